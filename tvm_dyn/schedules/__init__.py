@@ -1,0 +1,42 @@
+"""Schedules: an ordered table of rules, each of which schedules one kind of PrimFunc with symbolic extents."""
+
+from __future__ import annotations
+
+from tvm import s_tir
+from tvm.s_tir.schedule import Schedule
+from tvm.target import Target
+from tvm.tirx import PrimFunc
+
+from tvm_dyn.schedules import generic, math
+from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
+
+# Tried in order; a rule answers None for "not mine", and a ScheduleError means the same. `generic` takes what is left.
+RULES = (generic.apply,)
+
+
+def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
+    """Schedule one PrimFunc for ``target``; never fails on a legal function.
+
+    A function that no rule can take (opaque bodies, extern calls) comes back as it was, apart from its math calls.
+    """
+    if func.attrs and func.attrs.get(SCHEDULED, False):
+        return func
+    sch = _first_match(func, target)
+    scheduled = func if sch is None else sch.mod["main"]
+    return math.legalize_math(scheduled).with_attr(SCHEDULED, True)
+
+
+def _first_match(func: PrimFunc, target: Target) -> Schedule | None:
+    try:
+        if not leaf_blocks(Schedule(func)):
+            return None
+    except (s_tir.ScheduleError, RuntimeError):
+        return None
+    for rule in RULES:
+        try:
+            sch = rule(func, target)
+        except s_tir.ScheduleError:
+            continue
+        if sch is not None:
+            return sch
+    return None
