@@ -1,0 +1,172 @@
+"""Walk an ONNX graph and build the Relax function `main` with symbolic dims.
+
+    ModelProto            main(x: R.Tensor((batch, seq, 768))) -> R.Tensor((batch, seq, 2))
+    + Dim facts    ->         R.assert_op(...)      one per unproved assumption on input dims
+                              with R.dataflow(): ...
+
+Each node goes to the first source that takes it: constant folding, integer value propagation, a converter of ours,
+the operator's ONNX function body, TVM's converter.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
+import onnx
+import tvm
+from onnx import numpy_helper
+from tvm import relax
+
+from tvm_dyn.dims import Dim
+from tvm_dyn.errors import InvalidModelError, ModelImportError, TvmDynError, UnsupportedOperatorError
+from tvm_dyn.frontend import constant_folding, delegate, function_body, ops, registry, signature, symbolic_values
+from tvm_dyn.frontend.context import Context, Unified, assertion
+from tvm_dyn.frontend.node import Node
+from tvm_dyn.frontend.symbols import SymbolTable
+from tvm_dyn.frontend.value import Value
+
+# Each restart merges at least one symbol into others, so the number of dims bounds them; this catches a fault of ours.
+_MAX_RESTARTS = 10_000
+
+
+def import_graph(model: onnx.ModelProto, dims: Mapping[str, Dim | int] | None = None) -> tvm.IRModule:
+    """Turn a validated model into an IRModule with one public function `main`.
+
+    dims: facts about symbolic dims, by the name in the model (or the canonical name).
+    Raises ModelImportError (UnsupportedOperatorError, InvalidModelError), each naming the node.
+    """
+    ops.load()
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    symbols = SymbolTable(dims)
+    for _ in range(_MAX_RESTARTS):
+        try:
+            return GraphImporter(model, symbols).run()
+        except Unified:
+            continue
+    raise ModelImportError("unification of symbolic dims does not end")
+
+
+class GraphImporter:
+    """One pass over the graph with a given set of symbols."""
+
+    def __init__(self, model: onnx.ModelProto, symbols: SymbolTable):
+        self._graph = model.graph
+        self._symbols = symbols
+        self._opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
+        self.values: MutableMapping[str, Value | None] = {}
+
+    def run(self) -> tvm.IRModule:
+        constants = _initializers(self._graph)
+        inputs = [i for i in self._graph.input if i.name not in constants]
+        params = [self._parameter(info) for info in inputs]
+        self._symbols.check_user_names()
+        ctx = self.ctx = Context(self._symbols, self._opsets)
+        self.values = {**constants, **{i.name: Value(expr=p) for i, p in zip(inputs, params, strict=True)}}
+        with ctx.bb.function("main", params):
+            self.convert_nodes(self._graph)
+            ctx.node = None
+            outputs = [ctx.tensor(self._lookup(o.name)) for o in self._graph.output]
+            ctx.bb.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        mod = ctx.bb.get()
+        main = _with_entry_checks(mod["main"], ctx)
+        mod["main"] = main.with_attr("tvm_dyn.signature", signature.describe(self._graph, inputs, main, self._symbols))
+        return relax.transform.ConvertToDataflow()(mod)
+
+    def _parameter(self, info: onnx.ValueInfoProto) -> relax.Var:
+        if not info.type.HasField("tensor_type"):
+            raise UnsupportedOperatorError(f"input '{info.name}' is not a tensor: sequences and optionals are not supported as inputs")
+        tensor = info.type.tensor_type
+        if not tensor.HasField("shape"):
+            raise UnsupportedOperatorError(f"input '{info.name}' has no rank: declare its dims in the model")
+        dims = [
+            d.dim_value if d.HasField("dim_value") else self._symbols.resolve(d.dim_param, info.name, axis)
+            for axis, d in enumerate(tensor.shape.dim)
+        ]
+        return relax.Var(signature.identifier(info.name), relax.TensorType(dims, dtype_name(tensor.elem_type, info.name)))
+
+    # -- nodes ----------------------------------------------------------------------------------------------
+
+    def convert_nodes(self, graph: onnx.GraphProto) -> None:
+        for proto in graph.node:
+            self.convert_node(proto)
+
+    def convert_node(self, proto: onnx.NodeProto) -> None:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        inputs = [self._lookup(name) if name else None for name in proto.input]
+        node = Node(proto, inputs, self._opsets.get(domain, 1))
+        outer, self.ctx.node = self.ctx.node, node
+        try:
+            results = self._convert(node)
+        except (TvmDynError, Unified):
+            raise
+        except Exception as error:
+            raise ModelImportError(f"{node.label} cannot be imported: {_first_line(error)}") from error
+        finally:
+            self.ctx.node = outer
+        if len(results) < len([o for o in node.outputs if o]):
+            raise ModelImportError(f"{node.label} has {len(node.outputs)} outputs, of which {len(results)} are supported")
+        self.values.update({name: value for name, value in zip(node.outputs, results, strict=False) if name})
+
+    def _convert(self, node: Node) -> list[Value | None]:
+        if node.op_type == "If" and node.domain == "":
+            return ops.control.convert_if(self, node)
+        known = constant_folding.fold(node) or symbolic_values.evaluate(self.ctx, node)
+        if known is not None:
+            return known
+        own = registry.find(node.op_type, node.opset, node.domain)
+        result = own(self.ctx, node) if own else NotImplemented
+        if result is NotImplemented and not delegate.supports(node):
+            result = function_body.convert(self, node)
+        if result is NotImplemented and delegate.supports(node):
+            result = delegate.convert(self.ctx, node)
+        if result is NotImplemented:
+            domain = f" of domain '{node.domain}'" if node.domain else ""
+            raise UnsupportedOperatorError(f"{node.label}: operator {node.op_type}{domain} (opset {node.opset}) is not supported")
+        return result if isinstance(result, list) else [result]
+
+    def _lookup(self, name: str) -> Value:
+        if name not in self.values:
+            raise InvalidModelError(f"value '{name}' is used before it is computed, or nowhere computed")
+        value = self.values[name]
+        if value is None:
+            raise UnsupportedOperatorError(f"value '{name}' is an optional output that is not supported")
+        return value
+
+    def subgraph(self, graph: onnx.GraphProto, bound: Mapping[str, Value | None] | None = None) -> list[Value]:
+        """The outputs of a nested graph, which sees the values around it; `bound` gives its inputs."""
+        outer = self.values
+        self.values = ChainMap({**_initializers(graph), **(bound or {})}, outer)
+        try:
+            self.convert_nodes(graph)
+            return [self._lookup(o.name) for o in graph.output]
+        finally:
+            self.values = outer
+
+
+def dtype_name(elem_type: int, name: str) -> str:
+    """TVM's name of an ONNX element type."""
+    if elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
+        kind = onnx.TensorProto.DataType.Name(elem_type)
+        raise UnsupportedOperatorError(f"'{name}' has element type {kind}, which is not supported")
+    return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+
+
+def _initializers(graph: onnx.GraphProto) -> dict[str, Value | None]:
+    return {t.name: Value(const=numpy_helper.to_array(t)) for t in graph.initializer}
+
+
+def _with_entry_checks(main: relax.Function, ctx: Context) -> relax.Function:
+    """Put the checks on input dims ahead of everything else."""
+    checks = [relax.VarBinding(relax.Var("_", relax.TupleType([])), assertion(*c)) for c in ctx.entry_checks]
+    body = relax.SeqExpr([relax.BindingBlock(checks), *main.body.blocks], main.body.body) if checks else main.body
+    return relax.Function(main.params, body, main.ret_ty, is_pure=False, attrs=main.attrs)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "Error" in line or "heck failed" in line), lines[0])[:400]
+
+

@@ -1,0 +1,6 @@
+"""Relax and TIR passes; one file, one class, one test per pass. Each is usable alone in `tvm.transform.Sequential`."""
+
+from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
+from tvm_dyn.passes.schedule_groups import ScheduleGroups
+
+__all__ = ["LowerShapeAsserts", "ScheduleGroups"]

@@ -1,0 +1,123 @@
+"""The compilation pipeline as a table of contents: ordered passes in named phases.
+
+    tvm.compile(mod, target, relax_pipeline=relax.get_pipeline("tvm_dyn", target=target))
+    relax.get_pipeline("tvm_dyn", target=target)(mod)
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from tvm_dyn import passes
+from tvm_dyn.errors import CompileError
+from tvm_dyn.hardware import host_target
+
+transform = relax.transform
+Phase = tuple[str, list[tvm.transform.Pass]]
+
+
+def phases(target: Target) -> list[Phase]:
+    """The phases in order, each with its passes; any pass also runs alone in `tvm.transform.Sequential`."""
+    return [
+        (
+            "propagate",
+            [
+                transform.DecomposeOpsForInference(),
+                transform.CanonicalizeBindings(),
+                transform.DeadCodeElimination(),
+            ],
+        ),
+        (
+            "legalize",
+            [
+                relax.backend.DispatchSampling(),
+                relax.backend.DispatchSortScan(),
+                transform.LegalizeOps(),
+                transform.AnnotateTIROpPattern(),
+                transform.FoldConstant(),
+                transform.DeadCodeElimination(),
+            ],
+        ),
+        ("fuse", [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()]),
+        ("schedule", [passes.ScheduleGroups(target)]),
+        (
+            "lower",
+            [
+                transform.RewriteDataflowReshape(),
+                transform.ToNonDataflow(),
+                transform.RemovePurityChecking(),
+                passes.LowerShapeAsserts(),
+                transform.CallTIRRewrite(),
+                transform.StaticPlanBlockMemory(),
+                transform.LowerAllocTensor(),
+                transform.KillAfterLastUse(),
+                transform.LowerRuntimeBuiltin(),
+                transform.ComputePrimValue(),
+                transform.VMShapeLower(),
+                transform.AttachGlobalSymbol(),
+            ],
+        ),
+    ]
+
+
+@relax.register_pipeline("tvm_dyn")
+def pipeline(
+    target: Target | None = None,
+    dump: str | pathlib.Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tvm.transform.Pass:
+    """The whole pipeline as one module pass.
+
+    target: by default the target in scope, else the host CPU. dump: a folder that gets the module as TVMScript after each
+    phase, `<number>_<phase>.py`. progress: called with the name of each phase as it starts.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name="tvm_dyn")
+    def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        chosen = target or Target.current(allow_none=True) or host_target()
+        with chosen:
+            for number, (name, steps) in enumerate(phases(chosen)):
+                if progress:
+                    progress(name)
+                mod = tvm.transform.Sequential(steps, name=f"tvm_dyn.{name}")(mod)
+                if dump:
+                    _dump(mod, pathlib.Path(dump), f"{number}_{name}.py")
+        return mod
+
+    return run
+
+
+def build(
+    mod: tvm.IRModule,
+    target: Target | None = None,
+    dump: str | pathlib.Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> relax.VMExecutable:
+    """Compile a Relax module to an executable. Raises CompileError, which names the phase or says "code generation"."""
+    chosen = target or host_target()
+    phase = "code generation"
+
+    def note(name: str) -> None:
+        nonlocal phase
+        phase = name
+        if progress:
+            progress(name)
+
+    def generate(lowered: tvm.IRModule) -> relax.VMExecutable:
+        note("code generation")
+        return tvm.compile(lowered, chosen, relax_pipeline=None)
+
+    try:
+        return generate(pipeline(chosen, dump, note)(mod))
+    except tvm.error.TVMError as error:
+        raise CompileError(f"phase '{phase}' failed: {error}") from error
+
+
+def _dump(mod: tvm.IRModule, folder: pathlib.Path, name: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(mod.script(show_meta=False))
