@@ -11,8 +11,10 @@ from .algebra import (
     substitute,
     to_text,
 )
+from .facts import SymbolicFacts
 
 __all__ = [
+    "SymbolicFacts",
     "as_int",
     "broadcast_dim",
     "check_on_samples",

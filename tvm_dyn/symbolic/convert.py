@@ -242,8 +242,8 @@ _POLY_READERS = {
     prim.Select: Reader._select,
     prim.Cast: Reader._cast,
     ir.Call: Reader._call,
-    **{kind: Reader._truth for kind in (prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE)},
-    **{kind: Reader._truth for kind in (prim.And, prim.Or, prim.Not)},
+    **dict.fromkeys((prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE), Reader._truth),
+    **dict.fromkeys((prim.And, prim.Or, prim.Not), Reader._truth),
 }
 
 

@@ -28,7 +28,7 @@ def meet(a: Residue, b: Residue) -> Residue | None:
     shared = gcd(d, e)
     if (s - r) % shared:
         return None
-    step = (s - r) // shared * pow(d // shared, -1, e // shared) if e != shared else 0
+    step = (s - r) // shared * pow(d // shared, -1, e // shared)
     return reduced(d // shared * e, r + d * step)
 
 
@@ -75,8 +75,6 @@ def _atom_residue(atom: Atom, known: Callable[[Leaf], Residue]) -> Residue:
         return reduced(divisor // abs(constant), remainder // constant) if divisor % constant == 0 else (1, 0)
     if atom.kind in ("min", "max", "join", "select"):
         classes = [residue_of(case, known) for case in cases(atom)]
-        if atom.kind == "join":
-            classes.append((0, 1))
         result = classes[0]
         for other in classes[1:]:
             result = union(result, other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import gcd
 
 import tvm_ffi
 from tvm import ir
@@ -90,7 +91,7 @@ def scale(poly: Poly, divisors: Mapping[Leaf, tuple[int, int]], facts: Bounds) -
 
 
 def unscale(poly: Poly, facts: Bounds) -> Poly:
-    """The inverse of `scale`: ``d*part`` back to ``x - r`` and a lone ``part`` to ``x // d``."""
+    """The inverse of `scale`: ``d*part`` back to ``x - r`` and ``k*part`` to ``x // (d/k)``."""
     result = Poly({})
     for monomial, coefficient in poly.terms.items():
         product, rest = Poly.of(1), coefficient
@@ -103,7 +104,10 @@ def unscale(poly: Poly, facts: Bounds) -> Poly:
                 rest //= divisor
                 product = product * (Poly.var(leaf.node) - remainder)
             else:
-                product = product * Poly.atom("floordiv", Poly.var(leaf.node), Poly.of(divisor))
+                factor = gcd(rest, divisor)
+                rest, divisor = rest // factor, divisor // factor
+                lone = Poly.atom("floordiv", Poly.var(leaf.node), Poly.of(divisor))
+                product = product * (lone - remainder // divisor)
         result = result + product * rest
     return rules.tidy(result)
 

@@ -16,7 +16,7 @@ import numpy as np
 from tvm import ir
 from tvm.ir import prim
 
-from .convert import op_name, int_of, unwrap
+from .convert import op_name, unwrap
 
 
 class Undefined(ArithmeticError):
@@ -29,46 +29,36 @@ def evaluate(expr: object, values: Mapping[ir.Var, int]) -> Any:
     Raises KeyError for a variable without a value, `Undefined` (an ArithmeticError) for a division by 0 and
     NotImplementedError for an operator that is not scalar arithmetic.
     """
-    expr = unwrap(expr)
-    constant = int_of(expr)
-    if constant is not None:
-        return constant
-    assert isinstance(expr, ir.Expr)
-    if isinstance(expr, ir.Var):
-        return values[expr]
-    if isinstance(expr, prim.FloatImm):
-        return _as_type(expr.value, expr)
-    if isinstance(expr, prim.BinaryOpExpr):
-        return _as_type(_BINARY[type(expr)](evaluate(expr.a, values), evaluate(expr.b, values)), expr)
-    if isinstance(expr, prim.CmpExpr | prim.LogicalExpr | prim.Not):
-        return _evaluate_truth(expr, values)
-    if isinstance(expr, prim.Cast):
-        return _as_type(evaluate(expr.value, values), expr)
-    if isinstance(expr, prim.Select):
-        return evaluate(expr.true_value if evaluate(expr.condition, values) else expr.false_value, values)
-    if isinstance(expr, ir.Call):
-        return _evaluate_call(expr, values)
-    raise NotImplementedError(f"no value for {type(expr).__name__}: {expr}")
+    return _evaluate(unwrap(expr), values)
 
 
-def _evaluate_truth(expr: Any, values: Mapping[ir.Var, int]) -> int:
-    if isinstance(expr, prim.Not):
-        return int(not evaluate(expr.a, values))
-    a = evaluate(expr.a, values)
-    if isinstance(expr, prim.And):
-        return int(bool(a) and bool(evaluate(expr.b, values)))
-    if isinstance(expr, prim.Or):
-        return int(bool(a) or bool(evaluate(expr.b, values)))
-    return int(_COMPARE[type(expr)](a, evaluate(expr.b, values)))
+def _evaluate(expr: Any, values: Mapping[ir.Var, int]) -> Any:
+    evaluator = _EVALUATORS.get(type(expr))
+    if evaluator is None:
+        raise NotImplementedError(f"no value for {type(expr).__name__}: {expr}")
+    return evaluator(expr, values)
+
+
+def _evaluate_binary(expr: Any, values: Mapping[ir.Var, int]) -> Any:
+    result = _BINARY[type(expr)](_evaluate(expr.a, values), _evaluate(expr.b, values))
+    return result if isinstance(result, int) else _as_type(result, expr)
+
+
+def _evaluate_comparison(expr: Any, values: Mapping[ir.Var, int]) -> int:
+    return int(_COMPARE[type(expr)](_evaluate(expr.a, values), _evaluate(expr.b, values)))
+
+
+def _evaluate_select(expr: prim.Select, values: Mapping[ir.Var, int]) -> Any:
+    return _evaluate(expr.true_value if _evaluate(expr.condition, values) else expr.false_value, values)
 
 
 def _evaluate_call(expr: ir.Call, values: Mapping[ir.Var, int]) -> Any:
     name = op_name(expr)
     if name == "if_then_else":
-        return evaluate(expr.args[1] if evaluate(expr.args[0], values) else expr.args[2], values)
+        return _evaluate(expr.args[1] if _evaluate(expr.args[0], values) else expr.args[2], values)
     if name not in _FUNCTIONS:
         raise NotImplementedError(f"no value for a call of {name or expr.op}: {expr}")
-    return _as_type(_FUNCTIONS[name](*(evaluate(arg, values) for arg in expr.args)), expr)
+    return _as_type(_FUNCTIONS[name](*(_evaluate(arg, values) for arg in expr.args)), expr)
 
 
 def _as_type(value: Any, expr: ir.Expr) -> Any:
@@ -129,6 +119,23 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "bitwise_not": lambda a: ~a,
 }
 
+_Evaluator = Callable[[Any, Mapping[ir.Var, int]], Any]
+_EVALUATORS: dict[type, _Evaluator] = {
+    int: lambda e, values: e,
+    bool: lambda e, values: int(e),
+    prim.IntImm: lambda e, values: e.value,
+    prim.FloatImm: lambda e, values: _as_type(e.value, e),
+    ir.Var: lambda e, values: values[e],
+    prim.And: lambda e, values: int(bool(_evaluate(e.a, values) and _evaluate(e.b, values))),
+    prim.Or: lambda e, values: int(bool(_evaluate(e.a, values) or _evaluate(e.b, values))),
+    prim.Not: lambda e, values: int(not _evaluate(e.a, values)),
+    prim.Cast: lambda e, values: _as_type(_evaluate(e.value, values), e),
+    prim.Select: _evaluate_select,
+    ir.Call: _evaluate_call,
+    **dict.fromkeys(_BINARY, _evaluate_binary),
+    **dict.fromkeys(_COMPARE, _evaluate_comparison),
+}
+
 SMALL_VALUES = (0, 1, 2, 3, 5, 7, 16, 31, 32, 97)
 
 
@@ -141,13 +148,17 @@ def plain_samples(variables: list[ir.Var], count: int) -> list[dict[ir.Var, int]
 
 def agree(lhs: object, rhs: object, samples: list[dict[ir.Var, int]]) -> bool:
     """Whether the two expressions have the same value on every sample on which ``lhs`` has one."""
+    lhs, rhs = unwrap(lhs), unwrap(rhs)
     for values in samples:
         try:
-            expected = evaluate(lhs, values)
+            expected = _evaluate(lhs, values)
         except Undefined:
             continue
         except NotImplementedError:
             return True
-        if evaluate(rhs, values) != expected:
+        try:
+            if _evaluate(rhs, values) != expected:
+                return False
+        except Undefined:
             return False
     return True
