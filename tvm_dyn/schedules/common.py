@@ -60,6 +60,28 @@ def substitute(root, mapping: dict):
     return tvm_ffi.structural_map(root, (tirx.Var, replace))
 
 
+def same_exprs(left, right) -> bool:
+    """Whether two index lists are the same variables, one by one."""
+    return len(left) == len(right) and all(x.same_as(y) for x, y in zip(left, right, strict=True))
+
+
+def replace_nests(func: PrimFunc, names: set[str], nest: tirx.Stmt) -> PrimFunc:
+    """``func`` with ``nest`` in place of the top-level loop nests that hold the blocks called ``names``.
+
+    ``nest`` takes the place of the last one of them. Buffers that nothing mentions any more are dropped.
+    """
+    root = func.body.block
+    top = list(root.body) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    owned = [any(b.name_hint in names for b in collect(s, s_tir.SBlock)) for s in top]
+    last = max(i for i, own in enumerate(owned) if own)
+    kept = [nest if i == last else s for i, s in enumerate(top) if i == last or not owned[i]]
+    body = kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
+    used = collect(body, tirx.Var)
+    buffers = [b for b in root.alloc_buffers if any(b.same_as(v) for v in used)]
+    new_root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=buffers)
+    return func.with_body(s_tir.SBlockRealize([], True, new_root))
+
+
 def as_int(expr) -> int | None:
     """The value of a constant extent, None when it is symbolic."""
     if isinstance(expr, int):
@@ -68,7 +90,7 @@ def as_int(expr) -> int | None:
 
 
 def is_costly(root) -> bool:
-    """Whether computing ``root`` twice costs more than writing it down once (transcendental calls, divisions)."""
+    """Whether computing ``root`` twice costs more than storing it (transcendentals, divisions)."""
     calls = {getattr(c.op, "name", "").removeprefix("tirx.") for c in collect(root, tvm.ir.Call)}
     return bool(calls & set(_COSTLY_CALLS)) or bool(collect(root, tirx.Div))
 
@@ -160,8 +182,8 @@ def inline_spatial(sch: Schedule) -> None:
 def decompose_reductions(sch: Schedule) -> None:
     """Give each reduction its own initialisation loop, so that it also runs over an empty extent.
 
-    The lowered form of ``T.init`` sits in the first iteration of the reduction loop: over extent 0 it never runs and
-    the output keeps whatever was in memory.
+    The lowered form of ``T.init`` sits in the first iteration of the reduction loop: over extent 0 it never runs,
+    and the output keeps whatever was in memory.
     """
     for block in all_blocks(sch):
         if sch.get(block).init is None:

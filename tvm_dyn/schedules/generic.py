@@ -1,9 +1,9 @@
-"""The rule of last resort: outer loops fused and parallel, the inner loop left contiguous for the vectorizer."""
+"""The rule of last resort: outer loops fused and parallel, the inner loop left contiguous for vectorizing."""
 
 from __future__ import annotations
 
 from tvm import s_tir
-from tvm.s_tir.schedule import LoopRV, SBlockRV, Schedule
+from tvm.s_tir.schedule import SBlockRV, Schedule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
@@ -14,12 +14,12 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     sch = Schedule(func)
     inline_spatial(sch)
     for block in leaf_blocks(sch):
-        schedule_block(sch, block)
+        schedule_block(sch, block, target)
     decompose_reductions(sch)
     return sch
 
 
-def schedule_block(sch: Schedule, block: SBlockRV) -> None:
+def schedule_block(sch: Schedule, block: SBlockRV, target: Target) -> None:
     try:
         spatial, reduction = split_loops(sch, block)
         if not spatial:

@@ -1,0 +1,145 @@
+"""Small constructors for kernels that are written out as loops instead of being scheduled from a definition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import s_tir, sym, tirx
+from tvm.ir import Expr
+from tvm.s_tir.schedule import Schedule
+from tvm.tirx import ForKind, Stmt
+
+from tvm_dyn.schedules.common import as_int
+
+Body = Callable[[Expr], Stmt]
+
+
+def const(value: int) -> Expr:
+    """An index constant."""
+    return tirx.const(value, "int64")
+
+
+def _loop(extent: Expr | int, body: Body, kind: ForKind, name: str) -> Stmt:
+    var = tirx.Var(name, "int64")
+    return tirx.For(var, const(0), const(extent) if isinstance(extent, int) else extent, kind, body(var))
+
+
+def serial(extent: Expr | int, body: Body, name: str = "i") -> Stmt:
+    return (
+        body(const(0))
+        if extent == 1 and isinstance(extent, int)
+        else _loop(extent, body, ForKind.SERIAL, name)
+    )
+
+
+def parallel(extent: Expr | int, body: Body, name: str = "task") -> Stmt:
+    return _loop(extent, body, ForKind.PARALLEL, name)
+
+
+def unrolled(extent: int, body: Body, name: str = "u") -> Stmt:
+    return body(const(0)) if extent == 1 else _loop(extent, body, ForKind.UNROLLED, name)
+
+
+def vectorized(lanes: int, body: Body, name: str = "j") -> Stmt:
+    return body(const(0)) if lanes == 1 else _loop(lanes, body, ForKind.VECTORIZED, name)
+
+
+def seq(*stmts: Stmt) -> Stmt:
+    """The statements one after another; a single one stands for itself."""
+    return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
+
+
+def bind(name: str, value: Expr, body: Body) -> Stmt:
+    """``body`` of ``value``, computed once; constants are passed on as they are."""
+    if as_int(value) is not None:
+        return body(value)
+    var = tirx.Var(name, "int64")
+    return tirx.SeqStmt([tirx.stmt.Bind(var, value), body(var)])
+
+
+def when(condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
+    return tirx.IfThenElse(condition, then, otherwise)
+
+
+def scratch(shape: list[Expr | int], dtype: str, name: str, body: Callable[[tirx.Buffer], Stmt]) -> Stmt:
+    """``body`` of a buffer that lives as long as the statement runs; its content starts undefined."""
+    buffer = tirx.decl_buffer([const(s) if isinstance(s, int) else s for s in shape], dtype, name)
+    return tirx.SeqStmt([tirx.AllocBuffer(buffer), body(buffer)])
+
+
+def ceildiv(a: Expr, b: Expr | int) -> Expr:
+    return tirx.floordiv(a + (b - 1), b)
+
+
+def unflatten(index: Expr, extents: list[Expr | int]) -> list[Expr]:
+    """Coordinates of a row-major ``index``; the first extent is not needed, and extents of 1 cost no division."""
+    coordinates: list[Expr] = []
+    for extent in reversed(extents[1:]):
+        if as_int(extent) == 1:
+            coordinates.append(const(0))
+            continue
+        coordinates.append(tirx.floormod(index, extent))
+        index = tirx.floordiv(index, extent)
+    return [index, *reversed(coordinates)]
+
+
+def product(extents: list[Expr | int]) -> Expr:
+    """The product of index extents; 1 of none."""
+    return math.prod(extents, start=const(1)) if extents else const(1)
+
+
+def chunks(extent: Expr, lanes: int, body: Body) -> Stmt:
+    """``body`` of every index below ``extent``, in vectors.
+
+    The last vector starts early enough to end at ``extent``, so ``body`` runs twice for some indices and has to be
+    idempotent. Rows shorter than a vector take narrower ones.
+    """
+    known = as_int(extent)
+    widths = [w for w in (lanes, lanes // 4) if w > 1]
+    if known is not None:
+        return _vectors(extent, max([w for w in widths if w <= known], default=1), body)
+    stmt = _vectors(extent, 1, body)
+    for width in reversed(widths):
+        stmt = when(extent >= width, _vectors(extent, width, body), stmt)
+    return stmt
+
+
+def _vectors(extent: Expr, width: int, body: Body) -> Stmt:
+    if width == 1:
+        return serial(extent, body)
+
+    def vector(chunk: Expr) -> Stmt:
+        start = tirx.min(chunk * width, extent - width)
+        return vectorized(width, lambda j: body(start + j))
+
+    return serial(ceildiv(extent, width), vector)
+
+
+def kernel(func: PrimFunc, body: Stmt) -> Schedule:
+    """A schedule of ``func`` with its body exchanged for ``body``; parameters and attributes stay."""
+    block = s_tir.SBlock([], [], [], "root", body)
+    return Schedule(func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block)))
+
+
+def load(buffer: tirx.Buffer, *indices: Expr | int) -> Expr:
+    """``buffer[indices]``."""
+    return tirx.BufferLoad(buffer, [const(i) if isinstance(i, int) else i for i in indices])
+
+
+def store(buffer: tirx.Buffer, value: Expr, *indices: Expr | int) -> Stmt:
+    """``buffer[indices] = value``."""
+    return tirx.BufferStore(buffer, value, [const(i) if isinstance(i, int) else i for i in indices])
+
+
+def simplify(expr: Expr) -> Expr:
+    """``expr`` in TVM's simplest form."""
+    return sym.Analyzer().simplify(expr)
+
+
+def when(condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
+    """``if condition: then else: otherwise``, decided now where the condition is constant."""
+    condition = simplify(condition)
+    if not isinstance(condition, tirx.IntImm):
+        return tirx.IfThenElse(condition, then, otherwise)
+    return then if condition.value else otherwise or tirx.Evaluate(const(0))

@@ -1,0 +1,95 @@
+"""Rule for functions with one matrix product: dense layers, batched products, products of vectors and matrices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV, Schedule
+from tvm.target import Target
+from tvm.tirx import IterVar, PrimFunc
+
+from tvm_dyn.schedules import generic
+from tvm_dyn.schedules.common import (
+    block_realize,
+    inline_spatial,
+    is_spatial,
+    leaf_blocks,
+    loads,
+    replace_nests,
+    same_exprs,
+    uses_var,
+)
+from tvm_dyn.schedules.matmul_kernel import Matmul, MatmulKernel, MatmulTile
+
+_ACC_DTYPE = {"float32": "float32", "float64": "float64", "int32": "int32", "float16": "float32"}
+
+
+def apply(func: PrimFunc, target: Target) -> Schedule | None:
+    """Emit the kernel in place of the product and its epilogue; other blocks get the generic schedule."""
+    sch = Schedule(func)
+    inline_spatial(sch)
+    blocks = leaf_blocks(sch)
+    products = [b for b in blocks if sch.get(b).init is not None]
+    found = match(block_realize(sch, products[0])) if len(products) == 1 else None
+    if found is None:
+        return None
+    nest = [products[0]]
+    epilogue = _find_epilogue(sch, products[0], found)
+    if epilogue is not None:
+        found = replace(found, epilogue=sch.get(epilogue))
+        nest.append(epilogue)
+    names = {sch.get(b).name_hint for b in nest}
+    for block in blocks:
+        if sch.get(block).name_hint not in names:
+            generic.schedule_block(sch, block, target)
+    kernel = MatmulKernel(found, MatmulTile.for_target(target, found.acc_dtype)).emit()
+    return Schedule(replace_nests(sch.mod["main"], names, kernel))
+
+
+def match(realize: s_tir.SBlockRealize) -> Matmul | None:
+    """The product that a reduction block computes, None where it is not one.
+
+    Axes in both operands are batch axes; so are the axes of A alone that do not directly precede the columns.
+    """
+    block = realize.block
+    spatial = [iv for iv in block.iter_vars if iv.iter_type == IterVar.DataPar]
+    reduction = [iv for iv in block.iter_vars if iv.iter_type == IterVar.CommReduce]
+    store = block.body
+    if len(reduction) != 1 or not spatial or not isinstance(store, tirx.BufferStore):
+        return None
+    value, dtype = store.value, str(store.buffer.dtype)
+    if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.Mul) or dtype not in _ACC_DTYPE:
+        return None
+    if not same_exprs(store.indices, [iv.var for iv in spatial]) or not _is_load_of(value.a, store.buffer):
+        return None
+    batch, n = spatial[:-1], spatial[-1]
+    a, b = value.b.a, value.b.b
+    if uses_var(a, [n.var]):
+        a, b = b, a
+    if uses_var(a, [n.var]) or not uses_var(b, [n.var]):
+        return None
+    m: list[IterVar] = []
+    while batch and uses_var(a, [batch[-1].var]) and not uses_var(b, [batch[-1].var]):
+        m.insert(0, batch.pop())
+    return Matmul(batch, m, n, reduction[0], a, b, store, _ACC_DTYPE[dtype])
+
+
+def _is_load_of(expr, buffer) -> bool:
+    found = loads(expr)
+    return len(found) == 1 and found[0].same_as(expr) and found[0].source.same_as(buffer)
+
+
+def _find_epilogue(sch: Schedule, product: SBlockRV, found: Matmul) -> SBlockRV | None:
+    """The only consumer, if it maps each element of the product to one element (axes in any order)."""
+    consumers = sch.get_consumers(product)
+    if len(consumers) != 1:
+        return None
+    block, result = sch.get(consumers[0]), found.store.buffer
+    if not isinstance(block.body, tirx.BufferStore) or not is_spatial(block):
+        return None
+    reads = [load for load in loads(block.body) if load.source.same_as(result)]
+    axes = [iv.var for iv in block.iter_vars]
+    indices = reads[0].indices
+    one_to_one = len(axes) == len(indices) and all(any(v.same_as(i) for i in indices) for v in axes)
+    return consumers[0] if one_to_one and all(same_exprs(r.indices, indices) for r in reads) else None

@@ -1,0 +1,261 @@
+"""The loop nest of a matrix product with symbolic extents: register tiles over (rows, columns), epilogue inside.
+
+    for task in parallel(batch * column panels * row blocks):
+        panel = B[:, columns of the task]           # packed when there are rows enough to pay for the copy
+        for tile of 6 rows:                         # full tiles, then one tail tile of 6, 4, 2 or 1 rows
+            acc = 0
+            for k: acc[i, j] += A[row i, k] * panel[k, j]
+            O[row i, column j] = epilogue(acc[i, j])
+
+Rows of the tail tile are clamped, ``min(row, M - 1)``: a row is computed twice rather than guarded by a predicate,
+which is legal as every output element is a pure function of the inputs. Columns past the last full panel go through
+narrow zero-padded panels, stored one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.target import Target
+from tvm.tirx import IterVar
+
+from tvm_dyn import hardware
+from tvm_dyn.schedules import emit
+from tvm_dyn.schedules.common import as_int, loads, substitute
+
+
+@dataclass(frozen=True)
+class MatmulTile:
+    """Tile sizes of the kernel, in elements of the accumulator's type.
+
+    rows: heights of the register tiles, highest first; the tail of the rows takes the lowest one that covers it.
+    vectors: width of a full panel in vector registers; narrow_rows: tile heights of the one-vector panels that
+    take the remaining columns. pack_rows: rows from which on a panel is packed. block_rows: rows (a multiple of
+    the first heights) that share a packed panel in one task.
+    """
+
+    lanes: int
+    vectors: int
+    rows: tuple[int, ...] = (6, 4, 2, 1)
+    narrow_rows: tuple[int, ...] = (12, 1)
+    pack_rows: int = 48
+    block_rows: int = 192
+
+    @staticmethod
+    def for_target(target: Target, dtype: str) -> MatmulTile:
+        """The tile whose accumulators, one row of B and one element of A fill the register file."""
+        vectors = 4 if hardware.registers(target) >= 32 else 2
+        return MatmulTile(hardware.lanes(target, dtype), vectors)
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A product ``C[batch, m, n] = sum(k, a * b)`` in terms of block axes, and the block of its epilogue.
+
+    ``store`` is the update statement of C; ``acc_dtype`` the type to accumulate in.
+    """
+
+    batch: list[IterVar]
+    m: list[IterVar]
+    n: IterVar
+    k: IterVar
+    a: tirx.Expr
+    b: tirx.Expr
+    store: tirx.BufferStore
+    acc_dtype: str
+    epilogue: s_tir.SBlock | None = None
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """Columns [start, start + vectors * lanes) of B; ``load(k, j)`` is B[k, start + j].
+
+    masked: the panel reaches past the last column, so that its results are stored one by one.
+    """
+
+    start: tirx.Expr
+    vectors: int
+    load: Callable
+    masked: bool = False
+
+
+class MatmulKernel:
+    """Emits the loop nest for one matched product."""
+
+    def __init__(self, found: Matmul, tile: MatmulTile):
+        self.found, self.tile = found, tile
+        self.rows = emit.product([iv.dom.extent for iv in found.m])
+        self.columns = found.n.dom.extent
+        self.depth = found.k.dom.extent
+        self.batch = emit.product([iv.dom.extent for iv in found.batch])
+
+    def emit(self) -> tirx.Stmt:
+        """Full panels, then narrow panels for the columns that are left."""
+        lanes = self.tile.lanes
+        width = lanes * self.tile.vectors
+        full = tirx.floordiv(self.columns, width)
+        narrow = tirx.floordiv(tirx.floormod(self.columns, width) + (lanes - 1), lanes)
+        return emit.seq(
+            *self._tasks(full, lambda env, p, row: self._full_panel(env, p * width, row)),
+            *self._tasks(narrow, lambda env, p, row: self._narrow_panel(env, full * width + p * lanes, row)),
+        )
+
+    def _tasks(self, panels, body: Callable) -> list[tirx.Stmt]:
+        """A parallel loop over (batch, panel, row block), none where there are no such panels."""
+        panels = emit.simplify(panels)
+        if as_int(panels) == 0:
+            return []
+        blocks = emit.simplify(tirx.floordiv(self.rows + (self.tile.block_rows - 1), self.tile.block_rows))
+
+        def task(t):
+            env = unravel(tirx.floordiv(t, panels * blocks), self.found.batch)
+            panel = tirx.floordiv(tirx.floormod(t, panels * blocks), blocks)
+            row = tirx.floormod(t, blocks) * self.tile.block_rows
+            return emit.bind("panel_index", panel, lambda p: emit.bind("row", row, lambda r: body(env, p, r)))
+
+        return [emit.parallel(self.batch * panels * blocks, task)]
+
+    def _full_panel(self, env: dict, start, first_row) -> tirx.Stmt:
+        direct = _Panel(start, self.tile.vectors, lambda k, j: self._b(env, k, start + j))
+        height = self.tile.rows[0]
+
+        def packed(buffer) -> tirx.Stmt:
+            copy = emit.serial(
+                self.depth,
+                lambda k: self._over_columns(direct, lambda j: emit.store(buffer, direct.load(k, j), k, j)),
+            )
+            panel = replace(direct, load=lambda k, j: emit.load(buffer, k, j))
+            return emit.seq(copy, self._full_tiles(env, panel, first_row, height))
+
+        return emit.seq(
+            emit.when(
+                self.rows >= self.tile.pack_rows,
+                self._with_panel(self.tile.vectors, packed),
+                self._full_tiles(env, direct, first_row, height),
+            ),
+            self._tail_tile(env, direct, first_row, self.tile.rows),
+        )
+
+    def _narrow_panel(self, env: dict, start, first_row) -> tirx.Stmt:
+        zero = tirx.const(0, self.found.acc_dtype)
+
+        def packed(buffer) -> tirx.Stmt:
+            def copy(k, j):
+                value = tirx.if_then_else(start + j < self.columns, self._b(env, k, start + j), zero)
+                return emit.store(buffer, value, k, j)
+
+            panel = _Panel(start, 1, lambda k, j: emit.load(buffer, k, j), masked=True)
+            return emit.seq(
+                emit.serial(self.depth, lambda k: emit.serial(self.tile.lanes, lambda j: copy(k, j))),
+                self._full_tiles(env, panel, first_row, self.tile.narrow_rows[0]),
+                self._tail_tile(env, panel, first_row, self.tile.narrow_rows),
+            )
+
+        return self._with_panel(1, packed)
+
+    def _with_panel(self, vectors: int, body: Callable) -> tirx.Stmt:
+        return emit.scratch([self.depth, vectors * self.tile.lanes], self.found.acc_dtype, "panel", body)
+
+    def _full_tiles(self, env: dict, panel: _Panel, first_row, height: int) -> tirx.Stmt:
+        rows = self._rows_from(first_row)
+
+        def tile(i):
+            return emit.bind(
+                "tile_row",
+                first_row + i * height,
+                lambda start: self._register_tile(env, panel, height, lambda r: start + r),
+            )
+
+        return emit.serial(tirx.floordiv(rows, height), tile)
+
+    def _tail_tile(self, env: dict, panel: _Panel, first_row, heights: tuple[int, ...]) -> tirx.Stmt:
+        """One tile for the rows left after the full ones: the lowest height that covers them."""
+        rows = self._rows_from(first_row)
+
+        def choose(left):
+            start = first_row + rows - left
+            statement, lower = None, 0
+            for height in reversed(heights):
+                tile = self._register_tile(env, panel, height, lambda r: tirx.min(start + r, self.rows - 1))
+                statement = emit.when(left > lower, tile, statement)
+                lower = height
+            assert statement is not None
+            return statement
+
+        return emit.bind("left", tirx.floormod(rows, heights[0]), choose)
+
+    def _rows_from(self, first_row):
+        return emit.simplify(tirx.min(emit.const(self.tile.block_rows), self.rows - first_row))
+
+    def _register_tile(self, env: dict, panel: _Panel, height: int, row: Callable) -> tirx.Stmt:
+        zero = tirx.const(0, self.found.acc_dtype)
+
+        def each(body: Callable) -> tirx.Stmt:
+            return emit.unrolled(height, lambda i: self._over_columns(panel, lambda j: body(i, j)))
+
+        def tile(acc) -> tirx.Stmt:
+            def update(k, i, j):
+                product = self._a(env, row(i), k) * panel.load(k, j)
+                return emit.store(acc, emit.load(acc, i, j) + product, i, j)
+
+            return emit.seq(
+                each(lambda i, j: emit.store(acc, zero, i, j)),
+                emit.serial(self.depth, lambda k: each(lambda i, j: update(k, i, j))),
+                emit.serial(height, lambda i: self._store_row(env, panel, acc, i, row(i))),
+            )
+
+        return emit.scratch([height, panel.vectors * self.tile.lanes], self.found.acc_dtype, "acc", tile)
+
+    def _over_columns(self, panel: _Panel, body: Callable) -> tirx.Stmt:
+        lanes = self.tile.lanes
+        return emit.unrolled(panel.vectors, lambda u: emit.vectorized(lanes, lambda v: body(u * lanes + v)))
+
+    def _store_row(self, env: dict, panel: _Panel, acc, i, row) -> tirx.Stmt:
+        def one(j):
+            return self._result(env, row, panel.start + j, emit.load(acc, i, j))
+
+        if panel.masked:
+            return emit.serial(tirx.min(emit.const(self.tile.lanes), self.columns - panel.start), one)
+        return self._over_columns(panel, one)
+
+    def _result(self, env: dict, row, column, value) -> tirx.Stmt:
+        """Store one element: the epilogue's statement with the product's value in place of its load."""
+        found = self.found
+        value = value.astype(str(found.store.buffer.dtype))
+        point = self._point(env, row, column)
+        if found.epilogue is None:
+            return emit.store(found.store.buffer, value, *substitute(list(found.store.indices), point))
+        body = found.epilogue.body
+        read = next(load for load in loads(body) if load.source.same_as(found.store.buffer))
+        axes = {axis: point[iv] for axis, iv in zip(read.indices, found.store.indices, strict=True)}
+        body = tvm_ffi.structural_map(
+            body, (tvm.ir.TensorLoad, lambda ld: value if ld.source.same_as(found.store.buffer) else ld)
+        )
+        return substitute(body, axes)
+
+    def _a(self, env: dict, row, k):
+        return substitute(self.found.a, self._point(env, row, None, k)).astype(self.found.acc_dtype)
+
+    def _b(self, env: dict, k, column):
+        return substitute(self.found.b, self._point(env, None, column, k)).astype(self.found.acc_dtype)
+
+    def _point(self, env: dict, row=None, column=None, k=None) -> dict:
+        """Values of the block's axes at one point of the iteration space."""
+        point = dict(env)
+        if row is not None:
+            point.update(unravel(row, self.found.m))
+        if column is not None:
+            point[self.found.n.var] = column
+        if k is not None:
+            point[self.found.k.var] = k
+        return point
+
+
+def unravel(index, axes: list[IterVar]) -> dict:
+    """Axis values at a position of the row-major fused iteration space of ``axes``."""
+    values = emit.unflatten(index, [iv.dom.extent for iv in axes]) if axes else []
+    return {iv.var: value for iv, value in zip(axes, values, strict=True)}
