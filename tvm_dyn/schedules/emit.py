@@ -50,22 +50,30 @@ def seq(*stmts: Stmt) -> Stmt:
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
 
 
-def bind(name: str, value: Expr, body: Body) -> Stmt:
-    """``body`` of ``value``, computed once; constants are passed on as they are."""
-    if as_int(value) is not None:
-        return body(value)
-    var = tirx.Var(name, "int64")
-    return tirx.SeqStmt([tirx.stmt.Bind(var, value), body(var)])
+def bind(values: list[Expr], body: Callable[..., Stmt]) -> Stmt:
+    """``body`` of the values, each computed once; variables and constants are passed on as they are.
+
+    Besides the work at run time this bounds the expressions that TVM's simplifier has to chew: nested quotients of
+    symbolic extents take it seconds.
+    """
+    statements: list[Stmt] = []
+    names: list[Expr] = []
+    for value in values:
+        if isinstance(value, tirx.Var) or as_int(value) is not None:
+            names.append(value)
+            continue
+        names.append(tirx.Var(f"v{len(names)}", "int64"))
+        statements.append(tirx.stmt.Bind(names[-1], value))
+    return seq(*statements, body(*names))
 
 
-def when(condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
-    return tirx.IfThenElse(condition, then, otherwise)
-
-
-def scratch(shape: list[Expr | int], dtype: str, name: str, body: Callable[[tirx.Buffer], Stmt]) -> Stmt:
-    """``body`` of a buffer that lives as long as the statement runs; its content starts undefined."""
-    buffer = tirx.decl_buffer([const(s) if isinstance(s, int) else s for s in shape], dtype, name)
-    return tirx.SeqStmt([tirx.AllocBuffer(buffer), body(buffer)])
+def scratch(kinds: list[tuple[list, str]], body: Callable[..., Stmt]) -> Stmt:
+    """``body`` of buffers of the given (shape, dtype) that live as long as it runs; they start undefined."""
+    buffers = [
+        tirx.decl_buffer([const(s) if isinstance(s, int) else s for s in shape], dtype, f"scratch{n}")
+        for n, (shape, dtype) in enumerate(kinds)
+    ]
+    return seq(*[tirx.AllocBuffer(buffer) for buffer in buffers], body(*buffers))
 
 
 def ceildiv(a: Expr, b: Expr | int) -> Expr:
@@ -111,7 +119,7 @@ def _vectors(extent: Expr, width: int, body: Body) -> Stmt:
 
     def vector(chunk: Expr) -> Stmt:
         start = tirx.min(chunk * width, extent - width)
-        return vectorized(width, lambda j: body(start + j))
+        return bind([start], lambda start: vectorized(width, lambda j: body(start + j)))
 
     return serial(ceildiv(extent, width), vector)
 

@@ -115,7 +115,7 @@ class MatmulKernel:
             env = unravel(tirx.floordiv(t, panels * blocks), self.found.batch)
             panel = tirx.floordiv(tirx.floormod(t, panels * blocks), blocks)
             row = tirx.floormod(t, blocks) * self.tile.block_rows
-            return emit.bind("panel_index", panel, lambda p: emit.bind("row", row, lambda r: body(env, p, r)))
+            return emit.bind([panel, row], lambda p, r: body(env, p, r))
 
         return [emit.parallel(self.batch * panels * blocks, task)]
 
@@ -158,15 +158,14 @@ class MatmulKernel:
         return self._with_panel(1, packed)
 
     def _with_panel(self, vectors: int, body: Callable) -> tirx.Stmt:
-        return emit.scratch([self.depth, vectors * self.tile.lanes], self.found.acc_dtype, "panel", body)
+        return emit.scratch([([self.depth, vectors * self.tile.lanes], self.found.acc_dtype)], body)
 
     def _full_tiles(self, env: dict, panel: _Panel, first_row, height: int) -> tirx.Stmt:
         rows = self._rows_from(first_row)
 
         def tile(i):
             return emit.bind(
-                "tile_row",
-                first_row + i * height,
+                [first_row + i * height],
                 lambda start: self._register_tile(env, panel, height, lambda r: start + r),
             )
 
@@ -186,7 +185,7 @@ class MatmulKernel:
             assert statement is not None
             return statement
 
-        return emit.bind("left", tirx.floormod(rows, heights[0]), choose)
+        return emit.bind([tirx.floormod(rows, heights[0])], choose)
 
     def _rows_from(self, first_row):
         return emit.simplify(tirx.min(emit.const(self.tile.block_rows), self.rows - first_row))
@@ -208,7 +207,7 @@ class MatmulKernel:
                 emit.serial(height, lambda i: self._store_row(env, panel, acc, i, row(i))),
             )
 
-        return emit.scratch([height, panel.vectors * self.tile.lanes], self.found.acc_dtype, "acc", tile)
+        return emit.scratch([([height, panel.vectors * self.tile.lanes], self.found.acc_dtype)], tile)
 
     def _over_columns(self, panel: _Panel, body: Callable) -> tirx.Stmt:
         lanes = self.tile.lanes
