@@ -3,36 +3,86 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tvm
 
 from .dims import Dim
-from .runtime.executable import Library
+from .errors import ModelImportError, TvmDynError
+from .runtime import threads
+from .runtime.executable import Library, load_library
 
 if TYPE_CHECKING:
+    import onnx
+    import torch
     from tvm.target import Target
 
+    Model = str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram | tvm.IRModule
 
-def compile(model: Any, target: Target | None = None, dims: Mapping[str, Dim] | None = None) -> Library:
-    """Compile `model` for every shape it can take (skeleton)."""
+
+def compile(
+    model: Model,
+    target: Target | None = None,
+    dims: Mapping[str, Dim | int] | None = None,
+    *,
+    num_threads: int | None = None,
+    dump_phases: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Library:
+    """Compile a model once; the library it returns runs every shape the model allows.
+
+    model: an .onnx file by path, an `onnx.ModelProto`, a torch `ExportedProgram`, or a Relax `IRModule` whose
+    `main` takes and returns tensors. target: by default this machine's CPU with its features and cores.
+    dims: facts about symbolic dims by the model's name for them; an int fixes the dim.
+    num_threads: threads per call; by default TVM_NUM_THREADS where set, else all cores the process may use.
+    dump_phases: a folder that gets the module as text after each phase.
+    progress: called with the name of each phase as it starts.
+
+    Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read (`.stage`
+    'import'), `CompileError` where a pass or code generation fails ('compile').
+    """
+    threads.use_threads(num_threads or threads.default_num_threads())
+    report = progress or (lambda phase: None)
+    report("import")
+    module = import_model(model, dims)
     from . import pipeline
 
-    module = _to_relax(model, dict(dims or {}))
-    return Library(pipeline.build(module, target), module)
+    executable = pipeline.build(module, target, dump_phases, report)
+    return Library(executable.jit(), num_threads)
 
 
-def load(path: str | os.PathLike[str]) -> Library:
-    """Load a library written by `Library.export`."""
-    raise NotImplementedError(path)
+def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> Library:
+    """Load a library that `Library.export` wrote, in any process; `num_threads` as in `compile`.
+
+    It runs the machine code in the file: load only files you trust. Raises `InvalidLibraryError`.
+    """
+    return load_library(path, num_threads)
 
 
-def _to_relax(model: Any, dims: dict[str, Dim]) -> tvm.IRModule:
+def import_model(model: Model, dims: Mapping[str, Dim | int] | None = None) -> tvm.IRModule:
+    """The model as a Relax module that carries its signature; arguments and errors as in `compile`."""
+    from .embed import with_signature
+
+    try:
+        return with_signature(_to_relax(model, dims), dims or {})
+    except TvmDynError:
+        raise
+    except tvm.error.TVMError as error:
+        raise ModelImportError(f"the model cannot be turned into Relax: {error}") from error
+
+
+def _to_relax(model: Any, dims: Mapping[str, Dim | int] | None) -> tvm.IRModule:
     if isinstance(model, tvm.IRModule):
         return model
     from . import frontend
 
-    if type(model).__module__.startswith("torch."):
+    family = type(model).__module__.partition(".")[0]
+    if family == "torch":
         return frontend.import_exported_program(model, dims)
-    return frontend.import_onnx(model, dims)
+    if family == "onnx" or isinstance(model, str | os.PathLike):
+        return frontend.import_onnx(model, dims)
+    raise TypeError(
+        f"cannot compile a {type(model).__name__}: pass the path of an .onnx file, an onnx.ModelProto, "
+        "a torch ExportedProgram or a Relax IRModule"
+    )

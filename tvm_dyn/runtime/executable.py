@@ -1,27 +1,176 @@
-"""A compiled model (skeleton: positional numpy in, numpy out)."""
+"""A compiled model: call it with arrays of any shape it allows, ask what it takes, export it."""
 
 from __future__ import annotations
 
-import numpy as np
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
 import tvm
 from tvm import relax
 
+from ..errors import CallError, CompileError, InvalidLibraryError
+from . import threads
+from .inputs import bind_arguments, make_taker
+from .memory import note_new_shape
+from .outputs import give_outputs, giver_for
+from .shapes import ShapeChecker
+from .signature import DimInfo, Signature, TensorInfo
+
+SIGNATURE_FUNCTION = "tvm_dyn_signature"
+# Distinct sets of input shapes remembered as checked; the memory of a few thousand tuples of ints.
+_SEEN_SHAPES = 4096
+
 
 class Library:
-    """A compiled model; call it with arrays."""
+    """A compiled model. Calls are safe from several Python threads: each has a virtual machine of its own.
 
-    def __init__(self, executable, module) -> None:
-        self._vm = relax.VirtualMachine(executable, tvm.cpu())
-        self._main = self._vm["main"]
+    num_threads: threads per call; by default TVM_NUM_THREADS, else all cores the process may use. Each
+    *calling* thread has a worker pool of its own, so callers that run at once are best given one thread each.
+    """
 
-    def __call__(self, *arrays):
-        result = self._main(*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays])
-        return _flat(result)
+    def __init__(self, module: tvm.runtime.Module, num_threads: int | None = None) -> None:
+        if num_threads is not None and num_threads < 1:
+            raise ValueError(f"num_threads={num_threads}: use at least 1, or None for all cores")
+        self._module = module
+        self._num_threads = num_threads or threads.default_num_threads()
+        self._signature = _read_signature(module)
+        self._takers = [make_taker(info) for info in self._signature.inputs]
+        self._checker = ShapeChecker(self._signature)
+        self._seen: set[tuple[tuple[int, ...], ...]] = set()
+        self._local = threading.local()
+
+    def __call__(self, /, *args: Any, **named: Any) -> list[Any]:
+        """Run the model on arrays given in graph order, by input name, or both; returns the list of outputs.
+
+        Takes numpy, torch, TVM and other DLPack tensors on the CPU, and Python scalars for 0-d inputs; outputs
+        come in graph order, in the kind of the first array given. Inputs are not copied where they are
+        C-contiguous, in native byte order, writable and 64-byte aligned; outputs of a page or more are not
+        copied where nothing else owns their memory.
+
+        Raises `InvalidInputError` where names, dtypes or shapes do not fit, `CallError` where the run fails.
+        """
+        if named or len(args) != len(self._takers):
+            args = tuple(bind_arguments(self._signature.inputs, args, named))
+        tensors = [take(value) for take, value in zip(self._takers, args, strict=True)]
+        shapes = tuple([tensor.shape for tensor in tensors])
+        if shapes not in self._seen:
+            self._admit(shapes)
+        if threads.current.count != self._num_threads:
+            threads.use_threads(self._num_threads)
+        try:
+            result = self._main()(*tensors)
+        except Exception as error:
+            self._fail(error, shapes)
+        return give_outputs(result, self._signature.outputs, tensors, giver_for(args))
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Name, dtype and symbolic shape of each input, in graph order."""
+        return self._signature.inputs
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Name, dtype and symbolic shape of each output, in graph order."""
+        return self._signature.outputs
+
+    @property
+    def dims(self) -> Mapping[str, DimInfo]:
+        """Range, divisor, names in the model and reasons for each symbolic dim, by its canonical name."""
+        return self._signature.dims
+
+    @property
+    def ops(self) -> Mapping[str, int]:
+        """How often each Relax operator occurred in the model as imported."""
+        return self._signature.ops
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of the compiled functions, one per distinct fusion group."""
+        return _group_names(str(self._module["stats"]()))
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that a call uses."""
+        return self._num_threads
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the library to `path` (.so), complete or not at all; `tvm_dyn.load` needs nothing else.
+
+        The file also runs on the bare TVM runtime: `tvm.runtime.load_module` and `relax.VirtualMachine`.
+        Raises `CompileError` where no C++ compiler is there to link it, `OSError` where it cannot be written.
+        """
+        path = Path(path)
+        if path.suffix != ".so":
+            raise ValueError(f"{str(path)!r}: TVM tells a library by its suffix; name it *.so")
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
+            unfinished = Path(folder) / path.name
+            try:
+                self._module.export_library(str(unfinished))
+            except (RuntimeError, ValueError) as error:
+                raise CompileError(f"cannot link {str(path)!r} (it takes g++ or clang++): {error}") from error
+            os.replace(unfinished, path)
+
+    def __repr__(self) -> str:
+        lines = ["<tvm_dyn.Library"]
+        lines += [f"  input   {info}" for info in self.inputs]
+        lines += [f"  output  {info}" for info in self.outputs]
+        return "\n".join([*lines, f"  {len(self.groups)} fusion groups, {self.num_threads} threads>"])
+
+    def _main(self) -> Any:
+        """This thread's entry point: virtual machines share the weights, but threads cannot share a machine."""
+        try:
+            return self._local.main
+        except AttributeError:
+            machine = relax.VirtualMachine(self._module, tvm.cpu())
+            self._local.main = machine["main"]
+            return self._local.main
+
+    def _admit(self, shapes: tuple[tuple[int, ...], ...]) -> None:
+        self._checker.check(shapes)
+        if len(self._seen) >= _SEEN_SHAPES:
+            self._seen.clear()
+        self._seen.add(shapes)
+        note_new_shape()
+
+    def _fail(self, error: Exception, shapes: tuple[tuple[int, ...], ...]) -> NoReturn:
+        dims = ", ".join(f"{name} = {extent}" for name, extent in self._checker.extents(shapes).items())
+        given = ", ".join(
+            f"{info.name} {tuple(shape)}" for info, shape in zip(self._signature.inputs, shapes, strict=True)
+        )
+        where = f" (where {dims})" if dims else ""
+        raise CallError(f"the model failed on inputs {given or 'none'}{where}: {error}") from error
 
 
-def _flat(value) -> list[np.ndarray]:
-    if isinstance(value, tvm.runtime.Tensor):
-        return [value.numpy()]
-    if isinstance(value, int | float):
-        return [np.asarray(value)]
-    return [array for item in value for array in _flat(item)]
+def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -> Library:
+    """Load what `Library.export` wrote, running its code; raises `InvalidLibraryError` on any other file."""
+    if not os.path.isfile(path):
+        raise InvalidLibraryError(f"there is no file {str(path)!r}")
+    try:
+        module = tvm.runtime.load_module(os.path.abspath(path))
+    except (RuntimeError, ValueError, AttributeError) as error:
+        raise InvalidLibraryError(f"{str(path)!r} is no library that TVM can load: {error}") from error
+    return Library(module, num_threads)
+
+
+def _read_signature(module: tvm.runtime.Module) -> Signature:
+    if not module.implements_function("vm_load_executable"):
+        raise InvalidLibraryError("the library holds no compiled model")
+    machine = relax.VirtualMachine(module, tvm.cpu())
+    if not machine.module.implements_function(SIGNATURE_FUNCTION):
+        raise InvalidLibraryError("the library was not compiled by tvm_dyn: it carries no signature")
+    try:
+        return Signature.from_json(str(machine[SIGNATURE_FUNCTION]()))
+    except ValueError as error:
+        raise InvalidLibraryError(f"the library's signature cannot be read: {error}") from error
+
+
+def _group_names(stats: str) -> tuple[str, ...]:
+    """The compiled functions among the executable's globals: neither TVM's builtins nor shape arithmetic."""
+    names = re.findall(r"^  Globals \(#\d+\): \[(.*)\]$", stats, re.MULTILINE)[-1].split(", ")
+    own = re.compile(r"main|vm\..*|shape_func\d*|" + SIGNATURE_FUNCTION)
+    return tuple(name for name in names if name and not own.fullmatch(name))

@@ -1,0 +1,144 @@
+"""Arguments of a call as TVM tensors: without a copy where dtype, strides and alignment allow."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+
+from ..errors import InvalidInputError
+from .dtypes import carrier_dtype, numpy_dtype
+from .signature import TensorInfo
+
+# Compiled code loads whole vectors from the start of a tensor; `tvm.runtime.from_dlpack` asks for the same.
+ALIGNMENT = 64
+_CPU = 1  # kDLCPU
+
+Taker = Callable[[Any], tvm.runtime.Tensor]
+
+
+def bind_arguments(
+    inputs: Sequence[TensorInfo], args: Sequence[Any], named: Mapping[str, Any]
+) -> Sequence[Any]:
+    """The arguments in graph order, given by position, by name or both; raises `InvalidInputError`."""
+    names = [tensor.name for tensor in inputs]
+    listed = ", ".join(map(str, inputs)) or "none"
+    if len(args) > len(names):
+        raise InvalidInputError(f"{len(args)} arguments, but the model has {len(names)} inputs: {listed}")
+    unknown = [name for name in named if name not in names]
+    if unknown:
+        raise InvalidInputError(f"no input is named {unknown[0]!r}; the inputs are {listed}")
+    twice = [name for name in names[: len(args)] if name in named]
+    if twice:
+        raise InvalidInputError(f"input {twice[0]!r} is given by position and by name; give it once")
+    missing = [name for name in names[len(args) :] if name not in named]
+    if missing:
+        raise InvalidInputError(f"missing input {', '.join(map(repr, missing))}; the inputs are {listed}")
+    return [*args, *(named[name] for name in names[len(args) :])]
+
+
+def make_taker(info: TensorInfo) -> Taker:
+    """A function from one argument (numpy, torch, TVM, any DLPack tensor, a Python scalar) to a TVM tensor.
+
+    It checks dtype and device and raises `InvalidInputError`; shapes are checked apart.
+    """
+    dtype = numpy_dtype(info.dtype)
+    carrier = carrier_dtype(info.dtype)
+    from_dlpack = tvm_ffi.from_dlpack
+
+    def take(value: Any) -> tvm.runtime.Tensor:
+        if type(value) is np.ndarray and value.dtype == dtype and carrier is None and value.flags.writeable:
+            tensor = from_dlpack(value)
+            if tensor.data_ptr() % ALIGNMENT == 0 and tensor.is_contiguous():
+                return tensor
+            return from_dlpack(aligned_copy(value, dtype))
+        return _take_any(info, dtype, value)
+
+    return take
+
+
+def aligned_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A C-contiguous copy in native byte order at an address that compiled code accepts."""
+    buffer = np.empty(array.size * dtype.itemsize + ALIGNMENT, np.uint8)
+    start = -buffer.ctypes.data % ALIGNMENT
+    copy = buffer[start : start + array.size * dtype.itemsize].view(dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _take_any(info: TensorInfo, dtype: np.dtype, value: Any) -> tvm.runtime.Tensor:
+    if isinstance(value, np.ndarray | np.generic):
+        return _take_numpy(info, dtype, np.asarray(value))
+    if isinstance(value, numbers.Number):
+        return _take_scalar(info, dtype, value)
+    if hasattr(value, "__dlpack__"):
+        return _take_dlpack(info, value)
+    raise InvalidInputError(
+        f"input {info.name!r}: a {type(value).__name__} is no tensor; pass a numpy array, a torch tensor or "
+        f"another DLPack tensor of dtype {info.dtype}"
+    )
+
+
+def _take_numpy(info: TensorInfo, dtype: np.dtype, array: np.ndarray) -> tvm.runtime.Tensor:
+    if array.dtype.newbyteorder("=") != dtype:
+        raise _wrong_dtype(info, array.dtype)
+    carrier = carrier_dtype(info.dtype)
+    if carrier is None:
+        return tvm_ffi.from_dlpack(aligned_copy(array, dtype))
+    bits = tvm_ffi.from_dlpack(aligned_copy(array.view(carrier), np.dtype(carrier)))
+    return bits._create_view(bits.shape, info.dtype)
+
+
+def _take_scalar(info: TensorInfo, dtype: np.dtype, value: numbers.Number) -> tvm.runtime.Tensor:
+    """A Python scalar stands for a 0-d tensor where its kind is the tensor's or a narrower one."""
+    kinds = "b" if isinstance(value, bool) else "iuf" if isinstance(value, int) else "f"
+    kind = "f" if carrier_dtype(info.dtype) else dtype.kind
+    if kind not in kinds:
+        raise _wrong_dtype(info, type(value).__name__)
+    try:
+        return _take_numpy(info, dtype, np.asarray(value, dtype))
+    except OverflowError as error:
+        raise InvalidInputError(f"input {info.name!r}: {value} does not fit {info.dtype}") from error
+
+
+def _take_dlpack(info: TensorInfo, value: Any) -> tvm.runtime.Tensor:
+    if getattr(value, "requires_grad", False):
+        value = value.detach()
+    device = value.__dlpack_device__()[0]
+    if device != _CPU:
+        raise InvalidInputError(
+            f"input {info.name!r} lies on {getattr(value, 'device', device)}; this library runs on the CPU: "
+            "move it there first"
+        )
+    try:
+        tensor = tvm_ffi.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidInputError(f"input {info.name!r} cannot be passed through DLPack: {error}") from error
+    if str(tensor.dtype) != info.dtype:
+        raise _wrong_dtype(info, tensor.dtype)
+    if tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    return _copy_strided(info, tensor)
+
+
+def _copy_strided(info: TensorInfo, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    dtype = numpy_dtype(info.dtype)
+    carrier = carrier_dtype(info.dtype)
+    if carrier is None:
+        return tvm_ffi.from_dlpack(aligned_copy(np.from_dlpack(tensor), dtype))
+    if not tensor.is_contiguous():
+        raise InvalidInputError(f"input {info.name!r}: a strided {info.dtype} tensor; make it contiguous")
+    bits = np.from_dlpack(tensor._create_view(tensor.shape, carrier))
+    copy = tvm_ffi.from_dlpack(aligned_copy(bits, np.dtype(carrier)))
+    return copy._create_view(copy.shape, info.dtype)
+
+
+def _wrong_dtype(info: TensorInfo, found: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"input {info.name!r} has dtype {found}, but the model takes {info.dtype}; convert it, "
+        f"for numpy with .astype({info.dtype!r})"
+    )
