@@ -113,9 +113,13 @@ def broadcast_dim(a: Number, b: Number, facts: SymbolicFacts | None = None) -> N
     return from_poly(rules.join([read.poly(a), read.poly(b)], read.facts))
 
 
-def to_text(expr: Number) -> str:
-    """Python source of the simplified expression over the names of its variables."""
-    return text.poly_to_text(reader(None).poly(unwrap(expr)))
+def to_text(expr: Number, facts: SymbolicFacts | None = None) -> str:
+    """Python source of the simplified expression over the names of its variables.
+
+    What the algebra does not read (division that rounds to zero, unless ``facts`` tell that operands are
+    non-negative) is printed as TVM prints it.
+    """
+    return text.poly_to_text(reader(facts).poly(unwrap(expr)))
 
 
 def check_on_samples(lhs: object, rhs: object, facts: SymbolicFacts | None = None) -> bool:

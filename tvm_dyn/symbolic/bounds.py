@@ -104,9 +104,10 @@ class Bounds:
         """Bounds with every ``k * (x // c)`` seen as ``k/c * x - k/c * [0, c-1]``."""
         slack_low = slack_high = Fraction(0)
         relaxed = poly
-        for atom, k in list(poly.linear_atoms("floordiv")):
+        for atom, _ in list(poly.linear_atoms("floordiv")):
             divisor = atom.args[1].as_constant()
-            if divisor is None or divisor <= 0:
+            k = relaxed.terms.get((atom,), 0)  # the argument of an earlier one may hold this one too
+            if divisor is None or divisor <= 0 or not k:
                 continue
             factor = Fraction(k) / divisor
             relaxed = relaxed.without(atom) + atom.args[0] * factor
@@ -160,7 +161,8 @@ class Bounds:
         divisor_low, divisor_high = self.bounds(atom.args[1], depth + 1)
         if divisor_low is None or divisor_low <= 0:
             return ANY
-        return _divided(low, divisor_low, divisor_high, ceil_at=1), _divided(high, divisor_low, divisor_high, -1)
+        divisor = (divisor_low, divisor_high)
+        return _divided(low, divisor, upper=False), _divided(high, divisor, upper=True)
 
     def _floormod_bounds(self, atom: Atom, depth: int) -> Interval:
         divisor_low, divisor_high = self.bounds(atom.args[1], depth + 1)
@@ -173,16 +175,16 @@ class Bounds:
         return result
 
 
-def _divided(value: Any, divisor_low: int, divisor_high: Any, ceil_at: int) -> Any:
-    """The extreme of ``value // d`` over ``d`` in [low, high]; ``ceil_at`` is +1 for a lower, -1 for an upper one."""
+def _divided(value: Any, divisor: Interval, upper: bool) -> Any:
+    """The least (or ``upper``: the greatest) ``value // d`` over the positive ``d`` in an interval."""
     if value is None:
         return None
-    grows = (value >= 0) == (ceil_at > 0)  # then the largest divisor gives the extreme
-    if not grows:
-        return value // divisor_low
-    if divisor_high is None:
+    smallest, largest = divisor
+    if (value >= 0) == upper:
+        return value // smallest
+    if largest is None:
         return 0 if value >= 0 else -1
-    return value // divisor_high
+    return value // largest
 
 
 def _shifted_lower(poly: Poly, ranges: dict[Atom, Interval]) -> Any:

@@ -139,10 +139,11 @@ class Reader:
             return self._choose(*e.args)
         if name == "likely":
             return self.poly(e.args[0])
-        if name in ("shift_left", "shift_right") and (bits := int_of(e.args[1])) is not None and 0 <= bits < 62:
-            value = self.poly(e.args[0])
-            return value * 2**bits if name == "shift_left" else rules.floordiv(value, Poly.of(2**bits), self.facts)
-        return None
+        bits = int_of(e.args[1]) if name in ("shift_left", "shift_right") else None
+        if bits is None or not 0 <= bits < 62:
+            return None
+        value, power = self.poly(e.args[0]), Poly.of(2**bits)
+        return value * power if name == "shift_left" else rules.floordiv(value, power, self.facts)
 
     def _cast(self, e: prim.Cast) -> Poly | None:
         target, source = str(e.ty), str(e.value.ty)
@@ -162,7 +163,8 @@ class Reader:
             return None
         if isinstance(e, prim.FloatImm):
             value = Fraction(e.value)
-            return _Real(Poly.of(value.numerator), Poly.of(value.denominator)) if value.denominator <= _FINEST else None
+            exact = value.denominator <= _FINEST
+            return _Real(Poly.of(value.numerator), Poly.of(value.denominator)) if exact else None
         if isinstance(e, prim.Cast):
             if str(e.value.ty).startswith(("int", "uint")):
                 return _Real(self.poly(e.value), ONE)
@@ -201,7 +203,8 @@ class Reader:
         exact = divide_exact(real.above, real.below)
         if exact is not None:
             return exact
-        return rules.floordiv(real.above, real.below, self.facts) if self._truncates_down(*real.pair) else None
+        down = self._truncates_down(real.above, real.below)
+        return rules.floordiv(real.above, real.below, self.facts) if down else None
 
 
 @dataclass(frozen=True)
@@ -211,10 +214,6 @@ class _Real:
     above: Poly
     below: Poly
     rounded: bool = False
-
-    @property
-    def pair(self) -> tuple[Poly, Poly]:
-        return self.above, self.below
 
 
 def _reduced(above: Poly, below: Poly) -> _Real | None:
@@ -270,7 +269,7 @@ def poly_to_expr(poly: Poly) -> ir.Expr:
     for monomial, coefficient in signed_terms(poly):
         term = _term_to_expr(monomial, abs(coefficient))
         if result is None:
-            result = term if coefficient > 0 else int64(-abs(coefficient)) if not monomial else int64(0) - term
+            result = term if coefficient > 0 else int64(0) - term if monomial else int64(coefficient)
         else:
             result = result + term if coefficient > 0 else result - term
     return result if result is not None else int64(0)

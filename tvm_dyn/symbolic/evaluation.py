@@ -103,11 +103,11 @@ _COMPARE: dict[type, Callable[[Any, Any], bool]] = {
     prim.GE: lambda a, b: a >= b,
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "trunc": math.trunc,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "trunc": np.trunc,
     "round": lambda a: math.floor(abs(a) + 0.5) * (1 if a >= 0 else -1),
-    "nearbyint": round,
+    "nearbyint": np.rint,
     "sqrt": np.sqrt,
     "pow": lambda a, b: a**b,
     "likely": lambda a: a,

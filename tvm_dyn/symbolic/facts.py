@@ -1,8 +1,8 @@
 """What is known of symbolic dims, and what follows from it: the decision procedure.
 
 Facts are kept solved: every variable has an interval and a residue class, equations are triangular
-substitutions (or rewrite a monomial where no variable can be isolated), and what remains are polynomials known
-to be non-negative or non-zero. A claim is made only when it follows, and only when no sampled assignment
+substitutions (or rewrite a monomial where no variable can be isolated), and what remains are polynomials
+known to be non-negative or non-zero. A claim is made only when it follows, and only when no sampled assignment
 that satisfies the facts contradicts it.
 """
 
@@ -149,7 +149,7 @@ class SymbolicFacts(Bounds):
         self._changed()
 
     def _equate_remainder(self, poly: Poly) -> bool:
-        """Use ``x % d == r``, also written ``x - d*(x // d) == r``, as the residue class of a variable."""
+        """Use ``x % d == r`` or ``x - d*(x // d) == r`` as the residue class of a variable."""
         for quotient, k in list(poly.linear_atoms("floordiv")):
             x, divisor = quotient.args
             modulus = divisor.as_constant()
@@ -158,7 +158,9 @@ class SymbolicFacts(Bounds):
         if poly.as_constant() is not None:
             return False
         ((monomial, scale),) = [(m, c) for m, c in poly.terms.items() if m][:1]
-        if len(monomial) != 1 or monomial[0].kind != "floormod" or poly.without(monomial[0]).as_constant() is None:
+        if len(monomial) != 1 or monomial[0].kind != "floormod":
+            return False
+        if poly.without(monomial[0]).as_constant() is None:
             return False
         x, divisor = monomial[0].args
         leaf, k, constant = _affine(x)
@@ -326,7 +328,7 @@ class SymbolicFacts(Bounds):
     def _zero_truth(self, poly: Poly) -> bool | None:
         if not poly.terms:
             return True
-        divisor, remainder = residue_of(poly, self._residue)
+        remainder = residue_of(poly, self._residue)[1]
         if remainder or (self.nonzeros and rules.equals_zero(poly).args[0] in self.nonzeros):
             return False
         if self.nonnegatives and (self.nonnegative(poly - 1) or self.nonnegative(-poly - 1)):
@@ -386,7 +388,7 @@ class SymbolicFacts(Bounds):
         return self.bounds(self._read(expr))
 
     def modular(self, expr: Number) -> Residue:
-        """(divisor, remainder): the expression is ``remainder`` modulo ``divisor``; divisor 0 of a constant."""
+        """(divisor, remainder): the value is ``remainder`` modulo ``divisor`` (0 of a constant)."""
         return residue_of(self._read(expr), self._residue)
 
     def prove(self, condition: object) -> bool:
@@ -423,8 +425,7 @@ class SymbolicFacts(Bounds):
         if condition.kind == "and":
             return all(self._search(part) for part in condition.args)
         expr = condition_to_expr(condition)
-        variables = list(dict.fromkeys(leaf.node for leaf in nested_leaves(condition) if isinstance(leaf.node, ir.Var)))
-        if not evaluation.agree(expr, 1, self.samples(variables)):
+        if not evaluation.agree(expr, 1, self.samples(_variables(condition))):
             return False
         return self.derive(condition, _SPLITS) or self._analyzer(condition).can_prove(expr)
 
@@ -436,7 +437,8 @@ class SymbolicFacts(Bounds):
             return any(self.derive(part, 0) for part in condition.args)
         if condition.kind in ("eq", "ge"):
             strong = normalize.decision_form(self._scaled(condition.args[0]), self)
-            if condition.kind == "eq" and (not strong.terms or any(divide_exact(strong, z) is not None for z in self.zeros)):
+            multiples = (divide_exact(strong, zero) is not None for zero in self.zeros)
+            if condition.kind == "eq" and (not strong.terms or any(multiples)):
                 return True
             if condition.kind == "ge" and self.nonnegative(strong):
                 return True
@@ -452,12 +454,11 @@ class SymbolicFacts(Bounds):
     def _analyzer(self, condition: Condition) -> sym.Analyzer:
         """TVM's analyzer, told the intervals of the variables of a condition."""
         analyzer = sym.Analyzer()
-        for leaf in dict.fromkeys(nested_leaves(condition)):
-            if isinstance(leaf.node, ir.Var):
-                low, high = self.leaf_range(leaf)
-                limits = sym.ConstIntBound.NEG_INF, sym.ConstIntBound.POS_INF
-                bound = sym.ConstIntBound(limits[0] if low is None else low, limits[1] if high is None else high)
-                analyzer.update(leaf.node, bound)
+        for var in _variables(condition):
+            low, high = self.leaf_range(Leaf(var))
+            low = sym.ConstIntBound.NEG_INF if low is None else low
+            high = sym.ConstIntBound.POS_INF if high is None else high
+            analyzer.update(var, sym.ConstIntBound(low, high))
         return analyzer
 
     def samples(self, variables: Iterable[ir.Var]) -> list[dict[ir.Var, int]]:
@@ -474,6 +475,10 @@ class SymbolicFacts(Bounds):
     def inequalities(self) -> list[ir.Expr]:
         """Expressions known to be non-negative beyond the ranges of variables."""
         return [poly_to_expr(poly) for poly in self.nonnegatives]
+
+
+def _variables(condition: Condition) -> list[ir.Var]:
+    return list(dict.fromkeys(leaf.node for leaf in nested_leaves(condition) if isinstance(leaf.node, ir.Var)))
 
 
 def _affine(poly: Poly) -> tuple[Leaf | None, int, int]:

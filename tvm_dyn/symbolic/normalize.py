@@ -1,4 +1,4 @@
-"""Whole-expression transformations of the normal form: substitution, scaling by divisors, the decision form."""
+"""Transformations of whole normal forms: substitution, scaling by divisors, the decision form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Replace = Callable[[Atom], Poly | None]
 
 
 def map_poly(poly: Poly, replace: Replace, facts: Bounds) -> Poly:
-    """Replace atoms bottom-up: ``replace(atom)`` gives a polynomial, or None to rebuild the atom by its rule."""
+    """Replace atoms: ``replace(atom)`` gives a polynomial, or None to rebuild the atom through its rule."""
     if all(atom.kind == "var" and replace(atom) is None for atom in poly.atoms()):
         return poly
     return rules.tidy(rebuild(poly, lambda atom: _map_atom(atom, replace, facts)))
@@ -132,7 +132,7 @@ def _unscale_condition(condition: Condition, facts: Bounds) -> Condition:
 
 
 def reduce_monomials(poly: Poly, reductions: Mapping[tuple, Poly]) -> Poly:
-    """Rewrite with equations ``monomial == polynomial`` (each smaller in the monomial order) to a fixpoint."""
+    """Rewrite by equations ``monomial == polynomial`` (smaller in the monomial order) to a fixpoint."""
     for _ in range(16):
         for monomial in poly.sorted_monomials():
             found = next((m for m in reductions if divide_monomial(monomial, m) is not None), None)

@@ -18,7 +18,7 @@ from tvm import ir
 
 
 class Atom:
-    """An indivisible factor: ``kind`` names the operation, ``args`` hold polynomials, conditions or a leaf."""
+    """An indivisible factor: operation ``kind`` on ``args``, which are polynomials, conditions or a leaf."""
 
     __slots__ = ("_hash", "args", "kind", "order")
 
@@ -46,18 +46,20 @@ class Atom:
 
 
 class Leaf:
-    """A hashable, ordered handle of a TVM node; ``node`` is a variable or an uninterpreted expression."""
+    """A hashable, ordered handle of a TVM node: a variable, or an uninterpreted expression of ``inner`` ones."""
 
-    __slots__ = ("_hash", "node", "order")
+    __slots__ = ("_hash", "inner", "node", "order")
 
     def __init__(self, node: ir.Expr):
         self.node = node
+        self.inner: list[Leaf] = []
         if isinstance(node, ir.Var):
             self._hash = hash(node)
             self.order = (node.name, self._hash)
         else:
             self._hash = tvm_ffi.structural_hash(node)
             self.order = (str(node), self._hash)
+            tvm_ffi.structural_walk(node, (ir.Var, lambda var: self.inner.append(Leaf(var))))
 
     def __hash__(self) -> int:
         return self._hash
@@ -244,6 +246,7 @@ def nested_leaves(value: Any) -> Iterator[Leaf]:
     """All leaves (variables and uninterpreted expressions) below a polynomial, atom or condition."""
     if isinstance(value, Leaf):
         yield value
+        yield from value.inner
     elif isinstance(value, Poly):
         for atom in value.atoms():
             yield from nested_leaves(atom)

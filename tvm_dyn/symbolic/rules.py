@@ -68,7 +68,7 @@ def _split_quotient(a: Poly, divisor: int) -> tuple[Poly, Poly, int]:
 
 
 def _leads_negative(rest: Poly, divisor: int) -> bool:
-    """Whether ``-x // d`` is the simpler way to write it: ``-(-x // d)`` is then kept as ``(x + d-1) // d``."""
+    """Whether ``-x // d`` is the simpler way to write it; it is then kept as ``-((x + d-1) // d)``."""
     lead = rest.sorted_monomials()[0] if rest.terms else ()
     return bool(lead) and 2 * rest.terms[lead] > divisor
 
@@ -157,7 +157,7 @@ def merge_halves(poly: Poly) -> Poly:
         if divisor.as_constant() != 2 or k >= 0:
             continue
         if all(c == 1 and poly.terms.get(m) == -k for m, c in x.terms.items() if m):
-            other = Poly.atom("floordiv", x + 1, divisor) if not x.constant else Poly.atom("floordiv", x - 1, divisor)
+            other = Poly.atom("floordiv", x - 1 if x.constant else x + 1, divisor)
             return merge_halves(poly.without(half) + (x - x.constant) * k + other * -k)
     return poly
 
@@ -222,9 +222,9 @@ def join(args: Sequence[Poly], facts: Bounds) -> Poly:
         kept.append(arg)
         if is_one is False:
             break
-    if kept and facts.truth(equals_zero(kept[-1] - 1)) is False:
-        if all(facts.compatible(arg, kept[-1]) for arg in kept[:-1]):
-            return kept[-1]
+    last_decides = kept and facts.truth(equals_zero(kept[-1] - 1)) is False
+    if last_decides and all(facts.compatible(arg, kept[-1]) for arg in kept[:-1]):
+        return kept[-1]
     if len(kept) < 2:
         return kept[0] if kept else ONE
     if all(facts.compatible(a, b) for i, a in enumerate(kept) for b in kept[i + 1 :]):
@@ -255,7 +255,7 @@ def equals_zero(poly: Poly) -> Condition:
     if poly.constant % factor:
         return FALSE
     lead = poly.terms[poly.sorted_monomials()[0]]
-    return Condition("eq", (poly.floordiv_coefficients(factor if lead > 0 else -factor),))
+    return Condition("eq", (tidy(poly.floordiv_coefficients(factor if lead > 0 else -factor)),))
 
 
 def at_least_zero(poly: Poly) -> Condition:
@@ -264,7 +264,7 @@ def at_least_zero(poly: Poly) -> Condition:
     if constant is not None:
         return TRUE if constant >= 0 else FALSE
     factor = gcd(*(c for m, c in poly.terms.items() if m))
-    return Condition("ge", (poly.floordiv_coefficients(factor),))
+    return Condition("ge", (tidy(poly.floordiv_coefficients(factor)),))
 
 
 def negation(condition: Condition) -> Condition:

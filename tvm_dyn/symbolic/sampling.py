@@ -86,7 +86,7 @@ def _fit(facts: SymbolicFacts, leaf: Leaf, step: int) -> int:
 
 
 def _complete(facts: SymbolicFacts, wanted: set[Leaf], values: Values) -> bool:
-    """Add the values of the variables that equations define; False where they are undefined or out of range."""
+    """Add the values that equations define; False where one is undefined or out of range."""
     try:
         for leaf in wanted:
             if leaf in facts.equations:

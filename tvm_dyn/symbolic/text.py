@@ -10,22 +10,24 @@ def poly_to_text(poly: Poly) -> str:
     """Python source of a normal form; symbols by their names."""
     text = ""
     for monomial, coefficient in signed_terms(poly):
-        term = _term_to_text(monomial, abs(coefficient))
+        leads_negative = not text and coefficient < 0
+        term = _term_to_text(monomial, abs(coefficient), bracket=leads_negative)
         if not text:
-            text = term if coefficient > 0 else f"-{term}"
+            text = f"-{term}" if leads_negative else term
         else:
             text += f" + {term}" if coefficient > 0 else f" - {term}"
     return text or "0"
 
 
-def _term_to_text(monomial: Monomial, coefficient: int) -> str:
-    factors = [_atom_to_text(atom, alone=len(monomial) == 1 and coefficient == 1) for atom in monomial]
+def _term_to_text(monomial: Monomial, coefficient: int, bracket: bool) -> str:
+    alone = len(monomial) == 1 and coefficient == 1 and not bracket
+    factors = [_atom_to_text(atom, alone) for atom in monomial]
     if coefficient != 1 or not factors:
         factors.insert(0, str(coefficient))
     return "*".join(factors)
 
 
-def _atom_to_text(atom: Atom, alone: bool = False) -> str:
+def _atom_to_text(atom: Atom, alone: bool) -> str:
     if atom.kind == "var":
         return atom.args[0].node.name
     if atom.kind in ("min", "max"):
