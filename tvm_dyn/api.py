@@ -39,8 +39,8 @@ def compile(
     dump_phases: a folder that gets the module as text after each phase.
     progress: called with the name of each phase as it starts.
 
-    Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read (`.stage`
-    'import'), `CompileError` where a pass or code generation fails ('compile').
+    Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read
+    (`.stage` is 'import'), `CompileError` where a pass or code generation fails ('compile').
     """
     threads.use_threads(num_threads or threads.default_num_threads())
     report = progress or (lambda phase: None)

@@ -27,7 +27,7 @@ def owned_outputs(main: relax.Function) -> list[bool]:
 
 
 def _last_value(body: Any, fed: set[tvm.ir.Var]) -> Any:
-    """Add to `fed` what `body` computes from fed variables; returns its result, a tuple without its variable."""
+    """Add to `fed` what `body` computes from fed variables; returns its result, a tuple by its fields."""
     if not isinstance(body, relax.SeqExpr):
         return body
     tuples: dict[tvm.ir.Var, relax.Tuple] = {}

@@ -17,7 +17,7 @@ from ..errors import CallError, CompileError, InvalidLibraryError
 from . import threads
 from .inputs import bind_arguments, make_taker
 from .memory import note_new_shape
-from .outputs import give_outputs, giver_for
+from .outputs import OutputPlan
 from .shapes import ShapeChecker
 from .signature import DimInfo, Signature, TensorInfo
 
@@ -40,6 +40,7 @@ class Library:
         self._num_threads = num_threads or threads.default_num_threads()
         self._signature = _read_signature(module)
         self._takers = [make_taker(info) for info in self._signature.inputs]
+        self._outputs = OutputPlan(self._signature.outputs)
         self._checker = ShapeChecker(self._signature)
         self._seen: set[tuple[tuple[int, ...], ...]] = set()
         self._local = threading.local()
@@ -47,10 +48,10 @@ class Library:
     def __call__(self, /, *args: Any, **named: Any) -> list[Any]:
         """Run the model on arrays given in graph order, by input name, or both; returns the list of outputs.
 
-        Takes numpy, torch, TVM and other DLPack tensors on the CPU, and Python scalars for 0-d inputs; outputs
-        come in graph order, in the kind of the first array given. Inputs are not copied where they are
-        C-contiguous, in native byte order, writable and 64-byte aligned; outputs of a page or more are not
-        copied where nothing else owns their memory.
+        Takes numpy, torch, TVM and other DLPack tensors on the CPU, and Python scalars for 0-d inputs. The
+        outputs come in graph order, in the kind of the first array given. Inputs are not copied where they
+        are C-contiguous, in native byte order, writable and 64-byte aligned; outputs of a page or more are
+        not copied where nothing else owns their memory.
 
         Raises `InvalidInputError` where names, dtypes or shapes do not fit, `CallError` where the run fails.
         """
@@ -66,7 +67,7 @@ class Library:
             result = self._main()(*tensors)
         except Exception as error:
             self._fail(error, shapes)
-        return give_outputs(result, self._signature.outputs, tensors, giver_for(args))
+        return self._outputs.give(result, tensors, args)
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -122,7 +123,7 @@ class Library:
         return "\n".join([*lines, f"  {len(self.groups)} fusion groups, {self.num_threads} threads>"])
 
     def _main(self) -> Any:
-        """This thread's entry point: virtual machines share the weights, but threads cannot share a machine."""
+        """This thread's entry point: machines share the weights, but threads cannot share a machine."""
         try:
             return self._local.main
         except AttributeError:

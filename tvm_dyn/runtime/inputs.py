@@ -25,20 +25,24 @@ def bind_arguments(
     inputs: Sequence[TensorInfo], args: Sequence[Any], named: Mapping[str, Any]
 ) -> Sequence[Any]:
     """The arguments in graph order, given by position, by name or both; raises `InvalidInputError`."""
-    names = [tensor.name for tensor in inputs]
+    rest = inputs[len(args) :]
+    if len(args) + len(named) == len(inputs) and all(info.name in named for info in rest):
+        return [*args, *[named[info.name] for info in rest]]
+    raise InvalidInputError(_misbound(inputs, args, named))
+
+
+def _misbound(inputs: Sequence[TensorInfo], args: Sequence[Any], named: Mapping[str, Any]) -> str:
+    names = [info.name for info in inputs]
     listed = ", ".join(map(str, inputs)) or "none"
-    if len(args) > len(names):
-        raise InvalidInputError(f"{len(args)} arguments, but the model has {len(names)} inputs: {listed}")
-    unknown = [name for name in named if name not in names]
-    if unknown:
-        raise InvalidInputError(f"no input is named {unknown[0]!r}; the inputs are {listed}")
-    twice = [name for name in names[: len(args)] if name in named]
-    if twice:
-        raise InvalidInputError(f"input {twice[0]!r} is given by position and by name; give it once")
+    for name in named:
+        if name not in names:
+            return f"no input is named {name!r}; the inputs are {listed}"
+        if name in names[: len(args)]:
+            return f"input {name!r} is given by position and by name; give it once"
     missing = [name for name in names[len(args) :] if name not in named]
     if missing:
-        raise InvalidInputError(f"missing input {', '.join(map(repr, missing))}; the inputs are {listed}")
-    return [*args, *(named[name] for name in names[len(args) :])]
+        return f"missing input {', '.join(map(repr, missing))}; the inputs are {listed}"
+    return f"{len(args)} arguments, but the model has {len(names)} inputs: {listed}"
 
 
 def make_taker(info: TensorInfo) -> Taker:
@@ -47,16 +51,18 @@ def make_taker(info: TensorInfo) -> Taker:
     It checks dtype and device and raises `InvalidInputError`; shapes are checked apart.
     """
     dtype = numpy_dtype(info.dtype)
-    carrier = carrier_dtype(info.dtype)
+    direct = carrier_dtype(info.dtype) is None
     from_dlpack = tvm_ffi.from_dlpack
 
     def take(value: Any) -> tvm.runtime.Tensor:
-        if type(value) is np.ndarray and value.dtype == dtype and carrier is None and value.flags.writeable:
+        if direct and type(value) is np.ndarray and value.dtype == dtype and value.flags.writeable:
             tensor = from_dlpack(value)
             if tensor.data_ptr() % ALIGNMENT == 0 and tensor.is_contiguous():
                 return tensor
             return from_dlpack(aligned_copy(value, dtype))
-        return _take_any(info, dtype, value)
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
+            return _take_dlpack(info, value)
+        return _take_other(info, dtype, value)
 
     return take
 
@@ -70,13 +76,11 @@ def aligned_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return copy
 
 
-def _take_any(info: TensorInfo, dtype: np.dtype, value: Any) -> tvm.runtime.Tensor:
+def _take_other(info: TensorInfo, dtype: np.dtype, value: Any) -> tvm.runtime.Tensor:
     if isinstance(value, np.ndarray | np.generic):
         return _take_numpy(info, dtype, np.asarray(value))
     if isinstance(value, numbers.Number):
         return _take_scalar(info, dtype, value)
-    if hasattr(value, "__dlpack__"):
-        return _take_dlpack(info, value)
     raise InvalidInputError(
         f"input {info.name!r}: a {type(value).__name__} is no tensor; pass a numpy array, a torch tensor or "
         f"another DLPack tensor of dtype {info.dtype}"
@@ -108,19 +112,17 @@ def _take_scalar(info: TensorInfo, dtype: np.dtype, value: numbers.Number) -> tv
 def _take_dlpack(info: TensorInfo, value: Any) -> tvm.runtime.Tensor:
     if getattr(value, "requires_grad", False):
         value = value.detach()
-    device = value.__dlpack_device__()[0]
-    if device != _CPU:
-        raise InvalidInputError(
-            f"input {info.name!r} lies on {getattr(value, 'device', device)}; this library runs on the CPU: "
-            "move it there first"
-        )
     try:
-        tensor = tvm_ffi.from_dlpack(value)
+        tensor = value if type(value) is tvm.runtime.Tensor else tvm_ffi.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidInputError(f"input {info.name!r} cannot be passed through DLPack: {error}") from error
-    if str(tensor.dtype) != info.dtype:
+    if tensor.__dlpack_device__()[0] != _CPU:
+        raise InvalidInputError(
+            f"input {info.name!r} lies on {tensor.device}; this library runs on the CPU: move it there first"
+        )
+    if tensor.dtype != info.dtype:
         raise _wrong_dtype(info, tensor.dtype)
-    if tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0:
+    if tensor.data_ptr() % ALIGNMENT == 0 and tensor.is_contiguous():
         return tensor
     return _copy_strided(info, tensor)
 

@@ -7,7 +7,7 @@ import threading
 import psutil
 import tvm_ffi
 
-# How far the process may grow over new shapes before idle buffers are freed; the next call allocates its own again.
+# How far the process may grow over new shapes before idle buffers are freed.
 GROWTH_BYTES = 512 << 20
 
 _clear_pool = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")

@@ -18,71 +18,77 @@ _PAGE_BYTES = 4096
 
 _array_item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 
-Giver = Callable[[tvm.runtime.Tensor, TensorInfo, bool], Any]
+# From a tensor and whether its memory has another owner to the caller's kind of array.
+Giver = Callable[[tvm.runtime.Tensor, bool], Any]
 
 
-def give_outputs(
-    result: Any, infos: Sequence[TensorInfo], inputs: Sequence[tvm.runtime.Tensor], give: Giver
-) -> list[Any]:
-    """The outputs in graph order, each made by `give`.
+class OutputPlan:
+    """Hands the results of a call back; made once per library."""
 
-    An output that shares memory with an input, a constant of the library or an earlier output is copied, so
-    that writing to one array never changes another.
-    """
-    if len(infos) == 1 and not isinstance(result, tvm_ffi.Array):
-        values = [result]
-    else:
-        values = [_array_item(result, index) for index in range(len(infos))]
-    taken = {tensor.data_ptr() for tensor in inputs}
-    outputs = []
-    for value, info in zip(values, infos, strict=True):
-        tensor = value if isinstance(value, tvm.runtime.Tensor) else _scalar_tensor(value, info)
-        address = tensor.data_ptr()
-        outputs.append(give(tensor, info, info.shared or address in taken))
-        taken.add(address)
-    return outputs
+    def __init__(self, infos: Sequence[TensorInfo]) -> None:
+        self._infos = infos
+        self._numpy = [_numpy_giver(info) for info in infos]
 
+    def give(self, result: Any, inputs: Sequence[tvm.runtime.Tensor], args: Sequence[Any]) -> list[Any]:
+        """The outputs in graph order, in the kind of the first array among `args`.
 
-def giver_for(args: Sequence[Any]) -> Giver:
-    """How to hand results back: in the kind of the first argument that is an array."""
-    for value in args:
-        if isinstance(value, np.ndarray):
-            return give_numpy
-        if isinstance(value, tvm.runtime.Tensor):
-            return give_tvm
-        if type(value).__module__.partition(".")[0] == "torch":
-            return give_torch
-        if hasattr(value, "__array_namespace__"):
-            return _array_api_giver(value.__array_namespace__())
-    return give_numpy
+        An output that shares memory with an input, a constant of the library or an earlier output is copied,
+        so that writing to one array never changes another.
+        """
+        infos = self._infos
+        if len(infos) == 1 and not isinstance(result, tvm_ffi.Array):
+            values = [result]
+        else:
+            values = [_array_item(result, index) for index in range(len(infos))]
+        taken = {tensor.data_ptr() for tensor in inputs}
+        outputs = []
+        for value, info, give in zip(values, infos, self._givers(args), strict=True):
+            tensor = value if isinstance(value, tvm.runtime.Tensor) else _scalar_tensor(value, info)
+            address = tensor.data_ptr()
+            outputs.append(give(tensor, info.shared or address in taken))
+            taken.add(address)
+        return outputs
 
-
-def give_numpy(tensor: tvm.runtime.Tensor, info: TensorInfo, shared: bool) -> np.ndarray:
-    """A numpy array, which owns the tensor's memory unless it is `shared` or small."""
-    carrier = carrier_dtype(info.dtype)
-    if carrier is None:
-        array = np.from_dlpack(tensor)
-    else:
-        array = np.from_dlpack(tensor._create_view(tensor.shape, carrier)).view(numpy_dtype(info.dtype))
-    return array.copy() if shared or array.nbytes < _PAGE_BYTES else array
+    def _givers(self, args: Sequence[Any]) -> Sequence[Giver]:
+        for value in args:
+            if isinstance(value, np.ndarray):
+                break
+            if isinstance(value, tvm.runtime.Tensor):
+                return [_give_tvm] * len(self._infos)
+            if type(value).__module__.partition(".")[0] == "torch":
+                return [_give_torch] * len(self._infos)
+            if hasattr(value, "__array_namespace__"):
+                return [_array_api_giver(value.__array_namespace__())] * len(self._infos)
+        return self._numpy
 
 
-def give_tvm(tensor: tvm.runtime.Tensor, info: TensorInfo, shared: bool) -> tvm.runtime.Tensor:
-    """The TVM tensor itself, or a copy where it is `shared`."""
-    return tensor.copyto(tvm.cpu()) if shared else tensor
+def _numpy_giver(info: TensorInfo) -> Giver:
+    """A numpy array, which owns the tensor's memory unless it is shared or small."""
+    carrier, dtype = carrier_dtype(info.dtype), numpy_dtype(info.dtype)
+    from_dlpack = np.from_dlpack
+
+    def give(tensor: tvm.runtime.Tensor, shared: bool) -> np.ndarray:
+        if carrier is not None:
+            tensor = tensor._create_view(tensor.shape, carrier)
+        array = from_dlpack(tensor)
+        if shared or array.nbytes < _PAGE_BYTES:
+            array = array.copy()
+        return array if carrier is None else array.view(dtype)
+
+    return give
 
 
-def give_torch(tensor: tvm.runtime.Tensor, info: TensorInfo, shared: bool) -> Any:
-    """A torch tensor, which owns the tensor's memory unless it is `shared` or small."""
+def _give_torch(tensor: tvm.runtime.Tensor, shared: bool) -> Any:
     array = sys.modules["torch"].from_dlpack(tensor)
     return array.clone() if shared or array.nbytes < _PAGE_BYTES else array
 
 
-def _array_api_giver(namespace: Any) -> Giver:
-    def give(tensor: tvm.runtime.Tensor, info: TensorInfo, shared: bool) -> Any:
-        return namespace.from_dlpack(give_tvm(tensor, info, shared))
+def _give_tvm(tensor: tvm.runtime.Tensor, shared: bool) -> tvm.runtime.Tensor:
+    return tensor.copyto(tvm.cpu()) if shared else tensor
 
-    return give
+
+def _array_api_giver(namespace: Any) -> Giver:
+    return lambda tensor, shared: namespace.from_dlpack(_give_tvm(tensor, shared))
 
 
 def _scalar_tensor(value: Any, info: TensorInfo) -> tvm.runtime.Tensor:

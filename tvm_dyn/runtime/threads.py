@@ -1,9 +1,9 @@
 """How many threads a call may use.
 
 TVM keeps one worker pool per *calling* thread, built at that thread's first parallel kernel and never
-enlarged. So a call says how many threads it wants, and the pool is built for all cores the first time a thread asks for
-more than one; a thread that only ever asks for one gets no pool at all. Workers are left to the operating
-system: TVM's habit of pinning worker i to core i makes the pools of several callers share their cores.
+enlarged. So a call says how many threads it wants, and the pool is built for all cores the first time its
+thread asks for more than one; a thread that only ever asks for one gets no pool. Workers are left to the
+operating system: TVM's habit of pinning worker i to core i makes the pools of several callers share cores.
 Set TVM_BIND_THREADS=1 to have the pinning back.
 """
 
