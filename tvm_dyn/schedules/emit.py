@@ -76,8 +76,17 @@ def scratch(kinds: list[tuple[list, str]], body: Callable[..., Stmt]) -> Stmt:
     return seq(*[tirx.AllocBuffer(buffer) for buffer in buffers], body(*buffers))
 
 
+def quotient(a: Expr, b: Expr | int) -> Expr:
+    """``a / b`` of numbers that are not negative.
+
+    Truncating division: TVM takes seconds to find out that a floor division by a symbolic extent may truncate.
+    """
+    return tirx.truncdiv(a, const(b) if isinstance(b, int) else b)
+
+
 def ceildiv(a: Expr, b: Expr | int) -> Expr:
-    return tirx.floordiv(a + (b - 1), b)
+    """``a / b`` of numbers that are not negative, rounded up."""
+    return quotient(a + (b - 1), b)
 
 
 def unflatten(index: Expr, extents: list[Expr | int]) -> list[Expr]:
@@ -87,8 +96,9 @@ def unflatten(index: Expr, extents: list[Expr | int]) -> list[Expr]:
         if as_int(extent) == 1:
             coordinates.append(const(0))
             continue
-        coordinates.append(tirx.floormod(index, extent))
-        index = tirx.floordiv(index, extent)
+        extent = const(extent) if isinstance(extent, int) else extent
+        coordinates.append(tirx.truncmod(index, extent))
+        index = tirx.truncdiv(index, extent)
     return [index, *reversed(coordinates)]
 
 

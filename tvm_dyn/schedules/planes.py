@@ -1,0 +1,157 @@
+"""Padded copies of an input as planes of rows that follow one another (see `conv`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import sym, tirx
+from tvm.ir import Expr
+from tvm.tirx import Buffer, Stmt
+
+from tvm_dyn.schedules import emit
+from tvm_dyn.schedules.window import Axis
+
+_WRITTEN_OUT_PHASES = 4
+
+
+class Planes:
+    """Layout ``[channel][phase][row * pitch + x]`` of a padded input; rows run over (image, outer spatial axes).
+
+    With stride 1 the zeros after a row are the zeros in front of the next one: the pitch is the row plus the larger
+    of its two paddings, and the same holds for the rows of an image and for images. With a larger stride s an axis is
+    split into s phases (every s-th element), and every row holds all its windows read.
+    """
+
+    def __init__(self, axes: list[Axis], batch: Expr, pitches: list[Expr], slack: int):
+        """``pitches`` are the values of `pitches`, bound to variables; ``slack`` elements may be read past the end."""
+        self._axes = axes
+        self._slack = slack
+        self._batch = batch
+        self._outer_pitches = pitches[:-1]
+        self.pitch = pitches[-1]
+        self.phases = math.prod(axis.stride for axis in axes)
+        self.rows = emit.product([batch, *pitches[:-1]])
+        self.halo = self._rows_between([axis.reach for axis in axes[:-1]])
+
+    @staticmethod
+    def pitches(axes: list[Axis]) -> list[Expr]:
+        """Distance of neighbours on the axis outside of each axis, in elements of that axis."""
+        simplify = sym.Analyzer().simplify
+        return [
+            simplify(tirx.max(axis.in_extent + max(axis.before, axis.after), axis.out_extent))
+            if axis.stride == 1
+            else simplify(axis.out_extent + axis.reach)
+            for axis in axes
+        ]
+
+    def _rows_between(self, steps: list) -> Expr:
+        """Rows from a window's first row to the row ``steps`` further along the outer axes."""
+        offset: Expr = emit.const(0)
+        for step, pitch in zip(steps, self._outer_pitches, strict=True):
+            offset = offset * pitch + step
+        return offset
+
+    def tap(self, tap: list[Expr]) -> tuple[Expr, Expr]:
+        """(phase, offset in elements) of a tap."""
+        phase: Expr = emit.const(0)
+        steps = []
+        for axis, k in zip(self._axes, tap, strict=True):
+            position = k * axis.dilation
+            phase = phase * axis.stride + tirx.floormod(position, axis.stride)
+            steps.append(tirx.floordiv(position, axis.stride))
+        return phase, self._rows_between(steps[:-1]) * self.pitch + steps[-1]
+
+    def stored_rows(self, height: Expr) -> Expr:
+        """Rows to copy for ``height`` rows of outputs; the last row's right padding is the left one of a row more."""
+        last = self._axes[-1]
+        spill = int(last.stride == 1 and min(last.before, last.after) > 0)
+        return height + (self.halo + spill)
+
+    def plane(self, height: Expr) -> Expr:
+        """Elements of a plane."""
+        return self.stored_rows(height) * self.pitch + (self._axes[-1].reach + self._slack)
+
+    def output_row(self, row: Expr, body: Callable[[Expr, list[Expr]], Stmt]) -> Stmt:
+        """``body(image, outer coordinates)`` where ``row`` is a row of the output rather than one between images."""
+
+        def checked(image: Expr, *outer: Expr) -> Stmt:
+            valid = [y < axis.out_extent for y, axis in zip(outer, self._axes, strict=False)]
+            stmt = body(image, list(outer))
+            return emit.when(tirx.all(*valid), stmt) if valid else stmt
+
+        return emit.bind(emit.unflatten(row, [self._batch, *self._outer_pitches]), checked)
+
+    def fill(self, data: Buffer, padded: Buffer, first: Expr, height: Expr, lanes: int, zero: Expr) -> Stmt:
+        """Copy the rows that outputs in rows ``first`` .. ``first + height`` read, in parallel."""
+        channels = data.shape[1]
+        outer_phases = self.phases // self._axes[-1].stride
+
+        def each(count: Expr) -> Stmt:
+            def task(index: Expr) -> Stmt:
+                where = emit.unflatten(index, [channels, outer_phases, count])
+                return emit.bind(
+                    where, lambda c, phase, row: self.fill_row(data, padded, c, c, phase, row, first, lanes, zero)
+                )
+
+            return emit.parallel(count * (channels * outer_phases), task)
+
+        return emit.bind([self.stored_rows(height)], each)
+
+    def fill_row(
+        self,
+        data: Buffer,
+        padded: Buffer,
+        source: Expr,
+        c: Expr,
+        phase: Expr,
+        row: Expr,
+        first: Expr,
+        lanes: int,
+        zero: Expr,
+    ) -> Stmt:
+        """Copy channel ``source`` of padded row ``first + row`` of an outer phase to plane ``c``."""
+        outer, last = self._axes[:-1], self._axes[-1]
+
+        def copy(image: Expr, *steps: Expr) -> Stmt:
+            phases = emit.unflatten(phase, [emit.const(axis.stride) for axis in outer]) if outer else []
+            at = [p + y * axis.stride - axis.before for p, y, axis in zip(phases, steps, outer, strict=True)]
+            inside = [image < self._batch]
+            for y, axis in zip(at, outer, strict=True):
+                inside += [y >= 0, y < axis.in_extent]
+            start = row * self.pitch
+
+            def store(p: Expr) -> Callable[[Expr, Expr], Stmt]:
+                return lambda x, value: tirx.BufferStore(padded, value, [c, phase * last.stride + p, start + x])
+
+            def rows(make: Callable[[Expr], Stmt]) -> Stmt:
+                if last.stride > _WRITTEN_OUT_PHASES:
+                    return emit.serial(last.stride, make, "p")
+                return emit.seq(*[make(emit.const(p)) for p in range(last.stride)])
+
+            return emit.when(
+                tirx.all(*inside),
+                rows(lambda p: self._copy_row(p, store(p), lambda x: data[(image, source, *at, x)], lanes, zero)),
+                rows(lambda p: emit.chunks(self.pitch, lanes, lambda x: store(p)(x, zero))),
+            )
+
+        return emit.bind(emit.unflatten(first + row, [self._batch, *self._outer_pitches]), copy)
+
+    def _copy_row(self, phase: Expr, store, load, lanes: int, zero: Expr) -> Stmt:
+        """One row: zeros, elements ``phase + i * stride - before`` of the source, zeros."""
+        axis = self._axes[-1]
+        lead = sym.Analyzer().simplify(axis.before - phase)
+        left, end = lead, axis.in_extent + lead
+        if axis.stride > 1:
+            left = sym.Analyzer().simplify(tirx.max(tirx.floordiv(lead + (axis.stride - 1), axis.stride), emit.const(0)))
+            end = tirx.max(tirx.min(tirx.floordiv(end + (axis.stride - 1), axis.stride), self.pitch), left)
+
+        def copy(left: Expr, end: Expr) -> Stmt:
+            source = (left * axis.stride) - lead
+            return emit.seq(
+                emit.serial(left, lambda x: store(x, zero), "x"),
+                emit.chunks(end - left, lanes, lambda x: store(left + x, load(x * axis.stride + source))),
+                emit.serial(self.pitch - end, lambda x: store(end + x, zero), "x"),
+            )
+
+        return emit.bind([left, end], copy)
