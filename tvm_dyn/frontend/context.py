@@ -50,7 +50,7 @@ class Context:
 
     def emit(self, expr: relax.Expr) -> Value:
         """Bind an expression; a tensor whose extents Relax cannot tell gets a fresh symbol for each."""
-        var = self.bb.emit(expr)
+        var = expr if isinstance(expr, relax.Var) else self.bb.emit(expr)
         if isinstance(var.ty, relax.TensorType):
             var = self._with_shape(var)
         return Value(expr=var)
@@ -176,8 +176,9 @@ class Context:
         Raises InvalidModelError when it can never hold.
         """
         left, right = _int_or_expr(left), _int_or_expr(right)
+        simpler = min((left, right), key=lambda dim: len(to_text(dim)))
         if self.facts.prove_equal(left, right):
-            return left if isinstance(left, int) else right
+            return simpler
         message = f"{self.label}: {what} must be equal: {to_text(left)} and {to_text(right)}"
         if self.facts.known_unequal(left, right):
             raise InvalidModelError(message)
@@ -185,7 +186,7 @@ class Context:
             self.symbols.unify(*solution, why=message)
             raise Unified(message)
         self.require(_expr(left) == _expr(right), [left, right], message)
-        return left if isinstance(left, int) else right
+        return simpler
 
     def require(self, condition: Any, values: Sequence[Any], message: str) -> None:
         """State a condition on extents: proved, or checked once at run time with `message` and the values."""
@@ -217,7 +218,7 @@ class Context:
         if _is_one(a):
             return b
         never_one = [self.facts.known_unequal(d, 1) for d in (a, b)]
-        if all(never_one):
+        if all(never_one) or all(no or self._one_means_equal(d, a, b) for d, no in zip((a, b), never_one, strict=True)):
             return self.require_equal(a, b, "dims that broadcast")
         joined = a if never_one[0] else b if never_one[1] else simplify(broadcast_dim(a, b, self.facts), self.facts)
         if any(self.facts.prove_equal(joined, d) for d in (a, b)) and not any(never_one):
@@ -227,6 +228,12 @@ class Context:
         self.require(tirx.any(*alternatives), [a, b], text)
         self.facts.assume_compatible(a, b)
         return joined
+
+    def _one_means_equal(self, dim: Any, a: Any, b: Any) -> bool:
+        """Whether `dim == 1` implies `a == b`, as for min(s, 512) and s: then the two can only broadcast as equals."""
+        facts = self.facts.clone()
+        facts.assume(_expr(dim) == 1)
+        return facts.prove_equal(a, b)
 
     def broadcast_to(self, value: Value, shape: Sequence[Any]) -> Value:
         """Align an operand with a broadcast shape, so that every dim is the constant 1 or provably the result's.
@@ -275,8 +282,8 @@ class Context:
         own = self.shape(value)
         if all(tvm_ffi.structural_equal(_expr(a), _expr(b)) for a, b in zip(own, shape, strict=True)):
             return value
-        tensor = self.tensor(value)
-        return Value(expr=self.bb.match_cast(tensor, relax.TensorType([_expr(d) for d in shape], tensor.ty.dtype)))
+        # not a match_cast: TVM's CanonicalizeBindings recurses without end where `shape` mentions the symbol it stands for
+        return Value(expr=self.bb.emit(relax.op.reshape(self.tensor(value), relax.ShapeExpr([_expr(d) for d in shape]))))
 
     def elementwise(self, name: str, function: Callable[..., Any], *values: Value) -> Value:
         """An elementwise kernel with numpy broadcasting: `function` takes and gives scalars as prim expressions."""

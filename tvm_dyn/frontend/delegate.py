@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import onnx
+import tvm
 from tvm import relax
 
 from tvm_dyn.frontend.context import Context
@@ -63,6 +64,6 @@ def _bind(ctx: Context, result: relax.Expr) -> list[Value]:
 
 
 def _as_value(ctx: Context, expr: relax.Expr) -> Value:
-    if isinstance(expr, relax.Constant):
-        return Value(const=expr.data.numpy())
+    if isinstance(expr, tvm.ir.GenericConst):
+        return Value(const=expr.value.numpy())
     return ctx.emit(expr)

@@ -68,12 +68,13 @@ class GraphImporter:
         with ctx.bb.function("main", params):
             self.convert_nodes(self._graph)
             ctx.node = None
+            checks = [ctx.bb.normalize(assertion(*check)) for check in ctx.entry_checks]
             outputs = [ctx.tensor(self._lookup(o.name)) for o in self._graph.output]
             ctx.bb.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
         mod = ctx.bb.get()
-        main = _with_entry_checks(mod["main"], ctx)
+        main = _with_entry_checks(mod["main"], checks)
         mod["main"] = main.with_attr("tvm_dyn.signature", signature.describe(self._graph, inputs, main, self._symbols))
-        return relax.transform.ConvertToDataflow()(mod)
+        return tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.ConvertToDataflow()])(mod)
 
     def _parameter(self, info: onnx.ValueInfoProto) -> relax.Var:
         if not info.type.HasField("tensor_type"):
@@ -158,11 +159,11 @@ def _initializers(graph: onnx.GraphProto) -> dict[str, Value | None]:
     return {t.name: Value(const=numpy_helper.to_array(t)) for t in graph.initializer}
 
 
-def _with_entry_checks(main: relax.Function, ctx: Context) -> relax.Function:
+def _with_entry_checks(main: relax.Function, checks: list[relax.Call]) -> relax.Function:
     """Put the checks on input dims ahead of everything else."""
-    checks = [relax.VarBinding(relax.Var("_", relax.TupleType([])), assertion(*c)) for c in ctx.entry_checks]
-    body = relax.SeqExpr([relax.BindingBlock(checks), *main.body.blocks], main.body.body) if checks else main.body
-    return relax.Function(main.params, body, main.ret_ty, is_pure=False, attrs=main.attrs)
+    bindings = [relax.VarBinding(relax.Var("check", call.ty), call) for call in checks]
+    blocks = [relax.BindingBlock(bindings), *main.body.blocks] if bindings else main.body.blocks
+    return relax.Function(main.params, relax.SeqExpr(blocks, main.body.body), main.ret_ty, is_pure=False, attrs=main.attrs)
 
 
 def _first_line(error: Exception) -> str:
