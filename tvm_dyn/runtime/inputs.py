@@ -57,9 +57,7 @@ def make_taker(info: TensorInfo) -> Taker:
     def take(value: Any) -> tvm.runtime.Tensor:
         if direct and type(value) is np.ndarray and value.dtype == dtype and value.flags.writeable:
             tensor = from_dlpack(value)
-            if tensor.data_ptr() % ALIGNMENT == 0 and tensor.is_contiguous():
-                return tensor
-            return from_dlpack(aligned_copy(value, dtype))
+            return tensor if _usable(tensor) else aligned_copy(value, info.dtype)
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
             return _take_dlpack(info, value)
         return _take_other(info, dtype, value)
@@ -67,13 +65,23 @@ def make_taker(info: TensorInfo) -> Taker:
     return take
 
 
-def aligned_copy(array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A C-contiguous copy in native byte order at an address that compiled code accepts."""
-    buffer = np.empty(array.size * dtype.itemsize + ALIGNMENT, np.uint8)
+def aligned_copy(array: np.ndarray, dtype: str) -> tvm.runtime.Tensor:
+    """A C-contiguous copy of `array` as TVM's `dtype`, in native byte order, that compiled code accepts."""
+    if array.size == 0:
+        return tvm.runtime.empty(array.shape, dtype)
+    carrier = carrier_dtype(dtype)
+    stored = np.dtype(carrier) if carrier else numpy_dtype(dtype)
+    buffer = np.empty(array.size * stored.itemsize + ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % ALIGNMENT
-    copy = buffer[start : start + array.size * dtype.itemsize].view(dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
+    copy = buffer[start : start + array.size * stored.itemsize].view(stored).reshape(array.shape)
+    copy[...] = array.view(carrier) if carrier else array
+    tensor = tvm_ffi.from_dlpack(copy)
+    return tensor._create_view(tensor.shape, dtype) if carrier else tensor
+
+
+def _usable(tensor: tvm.runtime.Tensor) -> bool:
+    """Whether compiled code takes the tensor as it is; numpy gives empty arrays strides it does not."""
+    return tensor.data_ptr() % ALIGNMENT == 0 and tensor.is_contiguous() and tensor.numel() > 0
 
 
 def _take_other(info: TensorInfo, dtype: np.dtype, value: Any) -> tvm.runtime.Tensor:
@@ -90,11 +98,7 @@ def _take_other(info: TensorInfo, dtype: np.dtype, value: Any) -> tvm.runtime.Te
 def _take_numpy(info: TensorInfo, dtype: np.dtype, array: np.ndarray) -> tvm.runtime.Tensor:
     if array.dtype.newbyteorder("=") != dtype:
         raise _wrong_dtype(info, array.dtype)
-    carrier = carrier_dtype(info.dtype)
-    if carrier is None:
-        return tvm_ffi.from_dlpack(aligned_copy(array, dtype))
-    bits = tvm_ffi.from_dlpack(aligned_copy(array.view(carrier), np.dtype(carrier)))
-    return bits._create_view(bits.shape, info.dtype)
+    return aligned_copy(array, info.dtype)
 
 
 def _take_scalar(info: TensorInfo, dtype: np.dtype, value: numbers.Number) -> tvm.runtime.Tensor:
@@ -122,21 +126,19 @@ def _take_dlpack(info: TensorInfo, value: Any) -> tvm.runtime.Tensor:
         )
     if tensor.dtype != info.dtype:
         raise _wrong_dtype(info, tensor.dtype)
-    if tensor.data_ptr() % ALIGNMENT == 0 and tensor.is_contiguous():
-        return tensor
-    return _copy_strided(info, tensor)
+    return tensor if _usable(tensor) else _copy_tensor(info, tensor)
 
 
-def _copy_strided(info: TensorInfo, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-    dtype = numpy_dtype(info.dtype)
+def _copy_tensor(info: TensorInfo, tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    if tensor.numel() == 0:
+        return tvm.runtime.empty(tensor.shape, info.dtype)
     carrier = carrier_dtype(info.dtype)
     if carrier is None:
-        return tvm_ffi.from_dlpack(aligned_copy(np.from_dlpack(tensor), dtype))
+        return aligned_copy(np.from_dlpack(tensor), info.dtype)
     if not tensor.is_contiguous():
         raise InvalidInputError(f"input {info.name!r}: a strided {info.dtype} tensor; make it contiguous")
     bits = np.from_dlpack(tensor._create_view(tensor.shape, carrier))
-    copy = tvm_ffi.from_dlpack(aligned_copy(bits, np.dtype(carrier)))
-    return copy._create_view(copy.shape, info.dtype)
+    return aligned_copy(bits.view(numpy_dtype(info.dtype)), info.dtype)
 
 
 def _wrong_dtype(info: TensorInfo, found: Any) -> InvalidInputError:
