@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.target import Target
 
 from tvm_dyn import passes
-from tvm_dyn.errors import CompileError
+from tvm_dyn.errors import CompileError, TvmDynError
 from tvm_dyn.hardware import host_target
 
 transform = relax.transform
@@ -59,6 +59,7 @@ def phases(target: Target) -> list[Phase]:
                 transform.LowerRuntimeBuiltin(),
                 transform.ComputePrimValue(),
                 transform.VMShapeLower(),
+                passes.AssumeNoAlias(),
                 transform.AttachGlobalSymbol(),
             ],
         ),
@@ -114,7 +115,9 @@ def build(
 
     try:
         return generate(pipeline(chosen, dump, note)(mod))
-    except tvm.error.TVMError as error:
+    except TvmDynError:
+        raise
+    except Exception as error:  # TVM raises whatever its passes raise; callers get one kind, with the cause attached
         raise CompileError(f"phase '{phase}' failed: {error}") from error
 
 

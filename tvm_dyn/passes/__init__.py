@@ -1,6 +1,7 @@
 """Relax and TIR passes; one file, one class, one test per pass. Each is usable alone in `tvm.transform.Sequential`."""
 
+from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
 
-__all__ = ["LowerShapeAsserts", "ScheduleGroups"]
+__all__ = ["AssumeNoAlias", "LowerShapeAsserts", "ScheduleGroups"]
