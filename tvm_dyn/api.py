@@ -68,7 +68,7 @@ def import_model(model: Model, dims: Mapping[str, Dim | int] | None = None) -> t
         return with_signature(_to_relax(model, dims), dims or {})
     except TvmDynError:
         raise
-    except tvm.error.TVMError as error:
+    except Exception as error:  # whatever TVM raises, callers get one kind, with the cause attached
         raise ModelImportError(f"the model cannot be turned into Relax: {error}") from error
 
 

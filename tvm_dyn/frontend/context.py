@@ -232,6 +232,8 @@ class Context:
     def _one_means_equal(self, dim: Any, a: Any, b: Any) -> bool:
         """Whether `dim == 1` implies `a == b`, as for min(s, 512) and s: then the two can only broadcast as equals."""
         facts = self.facts.clone()
+        while isinstance(dim, tvm.ir.prim.Min) and isinstance(dim.b, tirx.IntImm) and dim.b.value > 1:
+            dim = dim.a  # min(s, 512) == 1 only where s == 1
         facts.assume(_expr(dim) == 1)
         return facts.prove_equal(a, b)
 

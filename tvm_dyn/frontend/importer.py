@@ -15,6 +15,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import onnx
+import onnx.inliner
 import tvm
 from onnx import numpy_helper
 from tvm import relax

@@ -58,8 +58,11 @@ def _check_model(model: onnx.ModelProto, folder: Path | None) -> None:
     for version in model.opset_import:
         if version.version < 1:
             raise InvalidModelError(f"operator set {version.domain!r} has the version {version.version}")
+    for value in model.graph.input:
+        if value.type.WhichOneof("value") is None:
+            raise InvalidModelError(f"graph input {value.name!r} has no type")
     for value in (*model.graph.input, *model.graph.output):
-        _check_type(value)
+        _check_dims(value)
     check_functions(model)
     for function in model.functions:
         _check_nodes(function.node, function.name, set(function.input), [], folder, function.output)
@@ -69,14 +72,10 @@ def _check_model(model: onnx.ModelProto, folder: Path | None) -> None:
             _open_unknown_dims(value)
 
 
-def _check_type(value: onnx.ValueInfoProto) -> None:
-    kind = value.type.WhichOneof("value")
-    if kind is None:
-        raise InvalidModelError(f"graph input or output {value.name!r} has no type")
-    if kind == "tensor_type":
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            if dim.HasField("dim_value") and dim.dim_value < -1:
-                raise InvalidModelError(f"{value.name!r}, axis {axis}: negative dim {dim.dim_value}")
+def _check_dims(value: onnx.ValueInfoProto) -> None:
+    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value < -1:
+            raise InvalidModelError(f"{value.name!r}, axis {axis}: negative dim {dim.dim_value}")
 
 
 def _open_unknown_dims(value: onnx.ValueInfoProto) -> None:

@@ -96,7 +96,7 @@ def _resolve_rest(ctx: Context, own: list[Any], target: list[Any]) -> list[Any]:
     total, rest = product(left), product(others)
     exact = divide_exact(total, rest)
     if exact is None:
-        exact = tirx.floordiv(total, tirx.max(rest, tirx.const(1, "int64"))) if not isinstance(rest, int) else total // max(rest, 1)
+        exact = tirx.floordiv(_prim(total), tirx.max(rest, tirx.const(1, "int64"))) if not isinstance(rest, int) else total // max(rest, 1)
     target[position[0]] = exact
     return target
 
@@ -104,10 +104,10 @@ def _resolve_rest(ctx: Context, own: list[Any], target: list[Any]) -> list[Any]:
 def _resolve_runtime_target(ctx: Context, own: list[Any], target: list[Any]) -> list[Any]:
     """A target that only the run knows may hold 0 (copy) and -1 (rest) anywhere."""
     zero = tirx.const(0, "int64")
-    target = [t if isinstance(t, tvm.ir.Expr) else tirx.const(t, "int64") for t in target]
-    target = [tirx.Select(t == zero, own[i] if i < len(own) else zero, t) for i, t in enumerate(target)]
+    target = [_prim(t) for t in target]
+    target = [tirx.Select(t == zero, _prim(own[i]) if i < len(own) else zero, t) for i, t in enumerate(target)]
     known = product([tirx.Select(t < zero, tirx.const(1, "int64"), t) for t in target])
-    rest = tirx.floordiv(product(own), tirx.max(known, tirx.const(1, "int64")))
+    rest = tirx.floordiv(_prim(product(own)), tirx.max(_prim(known), tirx.const(1, "int64")))
     return [tirx.Select(t < zero, rest, t) for t in target]
 
 
