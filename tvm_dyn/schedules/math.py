@@ -68,7 +68,7 @@ def legalize_math(func: PrimFunc) -> PrimFunc:
             return _power(*call.args) or call
         if name not in _FUNCTIONS or dtype not in ("float32", "float16"):
             return call
-        return _FUNCTIONS[name](call.args[0].astype("float32")).astype(dtype)
+        return _let(call.args[0].astype("float32"), _FUNCTIONS[name]).astype(dtype)
 
     return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, rewrite), order="post"))
 
@@ -82,7 +82,11 @@ def _i32(value: int) -> Expr:
 
 
 def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
-    """``body`` of ``value``, evaluated once."""
+    """``body`` of ``value``, evaluated once.
+
+    Arguments are always bound: below a ``Select``, whose condition becomes a constraint, TVM's simplifier takes
+    seconds over the index arithmetic of a single load.
+    """
     var = tirx.Var(f"m{next(_names)}", str(value.ty))
     return tirx.Let(var, value, body(var))
 
@@ -95,7 +99,7 @@ def _horner(coefficients: Sequence[float], x: Expr) -> Expr:
 
 
 def _clamp(x: Expr, low: float, high: float) -> Expr:
-    """``x`` in [low, high]; NaN stays NaN, as both comparisons are false."""
+    """The variable ``x`` in [low, high]; NaN stays NaN, as both comparisons are false."""
     x = tirx.Select(x > _f32(high), _f32(high), x)
     return _let(x, lambda y: tirx.Select(y < _f32(low), _f32(low), y))
 
@@ -148,7 +152,7 @@ def log(x: Expr) -> Expr:
         value = tirx.Select(x < _f32(0.0), _f32(float("nan")), value)
         return tirx.Select(x.equal(_f32(0.0)), -inf, value)
 
-    return _let(x, with_edges)
+    return with_edges(x)
 
 
 def sigmoid(x: Expr) -> Expr:
@@ -157,18 +161,15 @@ def sigmoid(x: Expr) -> Expr:
     def stable(x: Expr, e: Expr) -> Expr:
         return tirx.Select(x < _f32(0.0), e, _f32(1.0)) / (_f32(1.0) + e)
 
-    return _let(x, lambda x: _let(exp(_f32(0.0) - tirx.abs(x)), lambda e: stable(x, e)))
+    return _let(_f32(0.0) - tirx.abs(x), lambda y: _let(exp(y), lambda e: stable(x, e)))
 
 
 def tanh(x: Expr) -> Expr:
     """A rational in x, equal to +-1 from where float32 rounds to it; x itself where that is exact."""
 
-    def rational(x: Expr) -> Expr:
-        c = _clamp(x, -7.90531110763549805, 7.90531110763549805)
-        ratio = _let(c, lambda c: _let(c * c, lambda s: c * (_horner(_TANH_NUM, s) / _horner(_TANH_DEN, s))))
-        return tirx.Select(tirx.abs(x) < _f32(0.0004), x, ratio)
-
-    return _let(x, rational)
+    c = _clamp(x, -7.90531110763549805, 7.90531110763549805)
+    ratio = _let(c, lambda c: _let(c * c, lambda s: c * (_horner(_TANH_NUM, s) / _horner(_TANH_DEN, s))))
+    return tirx.Select(tirx.abs(x) < _f32(0.0004), x, ratio)
 
 
 def erf(x: Expr) -> Expr:

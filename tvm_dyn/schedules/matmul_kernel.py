@@ -97,8 +97,8 @@ class MatmulKernel:
         """Full panels, then narrow panels for the columns that are left."""
         lanes = self.tile.lanes
         width = lanes * self.tile.vectors
-        full = tirx.floordiv(self.columns, width)
-        narrow = tirx.floordiv(tirx.floormod(self.columns, width) + (lanes - 1), lanes)
+        full = tirx.truncdiv(self.columns, width)
+        narrow = tirx.truncdiv(tirx.truncmod(self.columns, width) + (lanes - 1), lanes)
         return emit.seq(
             *self._tasks(full, lambda env, p, row: self._full_panel(env, p * width, row)),
             *self._tasks(narrow, lambda env, p, row: self._narrow_panel(env, full * width + p * lanes, row)),
@@ -109,12 +109,12 @@ class MatmulKernel:
         panels = emit.simplify(panels)
         if as_int(panels) == 0:
             return []
-        blocks = emit.simplify(tirx.floordiv(self.rows + (self.tile.block_rows - 1), self.tile.block_rows))
+        blocks = emit.simplify(tirx.truncdiv(self.rows + (self.tile.block_rows - 1), self.tile.block_rows))
 
         def task(t):
-            env = unravel(tirx.floordiv(t, panels * blocks), self.found.batch)
-            panel = tirx.floordiv(tirx.floormod(t, panels * blocks), blocks)
-            row = tirx.floormod(t, blocks) * self.tile.block_rows
+            env = unravel(tirx.truncdiv(t, panels * blocks), self.found.batch)
+            panel = tirx.truncdiv(tirx.truncmod(t, panels * blocks), blocks)
+            row = tirx.truncmod(t, blocks) * self.tile.block_rows
             return emit.bind([panel, row], lambda p, r: body(env, p, r))
 
         return [emit.parallel(self.batch * panels * blocks, task)]
@@ -169,7 +169,7 @@ class MatmulKernel:
                 lambda start: self._register_tile(env, panel, height, lambda r: start + r),
             )
 
-        return emit.serial(tirx.floordiv(rows, height), tile)
+        return emit.serial(tirx.truncdiv(rows, height), tile)
 
     def _tail_tile(self, env: dict, panel: _Panel, first_row, heights: tuple[int, ...]) -> tirx.Stmt:
         """One tile for the rows left after the full ones: the lowest height that covers them."""
@@ -185,7 +185,7 @@ class MatmulKernel:
             assert statement is not None
             return statement
 
-        return emit.bind([tirx.floormod(rows, heights[0])], choose)
+        return emit.bind([tirx.truncmod(rows, heights[0])], choose)
 
     def _rows_from(self, first_row):
         return emit.simplify(tirx.min(emit.const(self.tile.block_rows), self.rows - first_row))
@@ -255,6 +255,15 @@ class MatmulKernel:
 
 
 def unravel(index, axes: list[IterVar]) -> dict:
-    """Axis values at a position of the row-major fused iteration space of ``axes``."""
-    values = emit.unflatten(index, [iv.dom.extent for iv in axes]) if axes else []
-    return {iv.var: value for iv, value in zip(axes, values, strict=True)}
+    """Axis values at a position of the row-major fused iteration space of ``axes``.
+
+    Truncating division: TVM does not know that extents are positive, and lowers nested floor divisions by symbolic
+    ones to selects that its simplifier takes seconds over.
+    """
+    point = {}
+    for axis in reversed(axes[1:]):
+        point[axis.var] = tirx.truncmod(index, axis.dom.extent)
+        index = tirx.truncdiv(index, axis.dom.extent)
+    if axes:
+        point[axes[0].var] = index
+    return point
