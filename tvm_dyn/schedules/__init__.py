@@ -7,11 +7,11 @@ from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_dyn.schedules import conv, generic, math, matmul
+from tvm_dyn.schedules import conv, generic, math, matmul, sliding
 from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
 
 # Tried in order; a rule answers None for "not mine", and a ScheduleError means the same. `generic` takes what is left.
-RULES = (conv.apply, matmul.apply, generic.apply)
+RULES = (conv.apply, sliding.apply, matmul.apply, generic.apply)
 
 
 def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:

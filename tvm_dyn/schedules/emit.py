@@ -108,30 +108,34 @@ def product(extents: list[Expr | int]) -> Expr:
 
 
 def chunks(extent: Expr, lanes: int, body: Body) -> Stmt:
-    """``body`` of every index below ``extent``, in vectors.
+    """``body`` of every index below ``extent``, in vectors (see `pieces`)."""
+    return pieces(extent, lanes, lambda start, width: vectorized(width, lambda j: body(start + j)))
 
-    The last vector starts early enough to end at ``extent``, so ``body`` runs twice for some indices and has to be
-    idempotent. Rows shorter than a vector take narrower ones.
+
+def pieces(extent: Expr, lanes: int, body: Callable[[Expr, int], Stmt]) -> Stmt:
+    """``body(start, width)`` of pieces that cover ``extent``, at most ``lanes`` wide.
+
+    The last piece starts early enough to end at ``extent``, so ``body`` runs twice for some indices and has to be
+    idempotent. Extents below a vector take narrower pieces.
     """
     known = as_int(extent)
     widths = [w for w in (lanes, lanes // 4) if w > 1]
     if known is not None:
-        return _vectors(extent, max([w for w in widths if w <= known], default=1), body)
-    stmt = _vectors(extent, 1, body)
+        return _pieces(extent, max([w for w in widths if w <= known], default=1), body)
+    stmt = _pieces(extent, 1, body)
     for width in reversed(widths):
-        stmt = when(extent >= width, _vectors(extent, width, body), stmt)
+        stmt = when(extent >= width, _pieces(extent, width, body), stmt)
     return stmt
 
 
-def _vectors(extent: Expr, width: int, body: Body) -> Stmt:
+def _pieces(extent: Expr, width: int, body: Callable[[Expr, int], Stmt]) -> Stmt:
     if width == 1:
-        return serial(extent, body)
+        return serial(extent, lambda start: body(start, 1))
 
-    def vector(chunk: Expr) -> Stmt:
-        start = tirx.min(chunk * width, extent - width)
-        return bind([start], lambda start: vectorized(width, lambda j: body(start + j)))
+    def piece(chunk: Expr) -> Stmt:
+        return bind([tirx.min(chunk * width, extent - width)], lambda start: body(start, width))
 
-    return serial(ceildiv(extent, width), vector)
+    return serial(ceildiv(extent, width), piece)
 
 
 def kernel(func: PrimFunc, body: Stmt) -> Schedule:

@@ -31,6 +31,7 @@ class Planes:
         self._outer_pitches = pitches[:-1]
         self.pitch = pitches[-1]
         self.phases = math.prod(axis.stride for axis in axes)
+        self.outer_phases = self.phases // axes[-1].stride
         self.rows = emit.product([batch, *pitches[:-1]])
         self.halo = self._rows_between([axis.reach for axis in axes[:-1]])
 
@@ -83,46 +84,48 @@ class Planes:
         return emit.bind(emit.unflatten(row, [self._batch, *self._outer_pitches]), checked)
 
     def fill(self, data: Buffer, padded: Buffer, first: Expr, height: Expr, lanes: int, zero: Expr) -> Stmt:
-        """Copy the rows that outputs in rows ``first`` .. ``first + height`` read, in parallel."""
+        """Copy the rows that outputs in rows ``first`` .. ``first + height`` of all channels read, in parallel."""
         channels = data.shape[1]
-        outer_phases = self.phases // self._axes[-1].stride
 
         def each(count: Expr) -> Stmt:
-            def task(index: Expr) -> Stmt:
-                where = emit.unflatten(index, [channels, outer_phases, count])
-                return emit.bind(
-                    where, lambda c, phase, row: self.fill_row(data, padded, c, c, phase, row, first, lanes, zero)
+            def task(c: Expr, phase: Expr, row: Expr) -> Stmt:
+                return self.fill_row(
+                    lambda image, *at: data[(image, c, *at)],
+                    lambda p, x, value: tirx.BufferStore(padded, value, [c, p, row * self.pitch + x]),
+                    phase,
+                    first + row,
+                    lanes,
+                    zero,
                 )
 
-            return emit.parallel(count * (channels * outer_phases), task)
+            where = [channels, self.outer_phases, count]
+            return emit.parallel(
+                count * (channels * self.outer_phases), lambda index: emit.bind(emit.unflatten(index, where), task)
+            )
 
         return emit.bind([self.stored_rows(height)], each)
 
     def fill_row(
         self,
-        data: Buffer,
-        padded: Buffer,
-        source: Expr,
-        c: Expr,
-        phase: Expr,
+        load: Callable[..., Expr],
+        store: Callable[[Expr, Expr, Expr], Stmt],
+        outer_phase: Expr,
         row: Expr,
-        first: Expr,
         lanes: int,
         zero: Expr,
     ) -> Stmt:
-        """Copy channel ``source`` of padded row ``first + row`` of an outer phase to plane ``c``."""
+        """Copy one padded row of one phase of the outer axes: ``load(image, *coordinates)`` to ``store(phase, x, _)``."""
         outer, last = self._axes[:-1], self._axes[-1]
 
         def copy(image: Expr, *steps: Expr) -> Stmt:
-            phases = emit.unflatten(phase, [emit.const(axis.stride) for axis in outer]) if outer else []
+            phases = emit.unflatten(outer_phase, [emit.const(axis.stride) for axis in outer]) if outer else []
             at = [p + y * axis.stride - axis.before for p, y, axis in zip(phases, steps, outer, strict=True)]
             inside = [image < self._batch]
             for y, axis in zip(at, outer, strict=True):
                 inside += [y >= 0, y < axis.in_extent]
-            start = row * self.pitch
 
-            def store(p: Expr) -> Callable[[Expr, Expr], Stmt]:
-                return lambda x, value: tirx.BufferStore(padded, value, [c, phase * last.stride + p, start + x])
+            def phase_store(p: Expr) -> Callable[[Expr, Expr], Stmt]:
+                return lambda x, value: store(outer_phase * last.stride + p, x, value)
 
             def rows(make: Callable[[Expr], Stmt]) -> Stmt:
                 if last.stride > _WRITTEN_OUT_PHASES:
@@ -131,11 +134,11 @@ class Planes:
 
             return emit.when(
                 tirx.all(*inside),
-                rows(lambda p: self._copy_row(p, store(p), lambda x: data[(image, source, *at, x)], lanes, zero)),
-                rows(lambda p: emit.chunks(self.pitch, lanes, lambda x: store(p)(x, zero))),
+                rows(lambda p: self._copy_row(p, phase_store(p), lambda x: load(image, *at, x), lanes, zero)),
+                rows(lambda p: emit.chunks(self.pitch, lanes, lambda x: phase_store(p)(x, zero))),
             )
 
-        return emit.bind(emit.unflatten(first + row, [self._batch, *self._outer_pitches]), copy)
+        return emit.bind(emit.unflatten(row, [self._batch, *self._outer_pitches]), copy)
 
     def _copy_row(self, phase: Expr, store, load, lanes: int, zero: Expr) -> Stmt:
         """One row: zeros, elements ``phase + i * stride - before`` of the source, zeros."""
