@@ -47,6 +47,12 @@ def simplify(expr: Number, facts: SymbolicFacts | None = None) -> Number:
         return value
     if isinstance(expr, ir.Var) and (facts is None or not facts.rewrites(expr)):
         return expr
+    if facts is None:
+        return _simplified(expr, None)
+    return facts.memo(("simplified", expr), lambda: _simplified(expr, facts))
+
+
+def _simplified(expr: ir.Expr, facts: SymbolicFacts | None) -> Number:
     poly = reader(facts).poly(unwrap(expr))
     if facts is not None:
         poly = facts.canonical_poly(poly)

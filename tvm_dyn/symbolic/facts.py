@@ -8,7 +8,7 @@ that satisfies the facts contradicts it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import permutations
 from typing import Any
 
@@ -76,6 +76,14 @@ class SymbolicFacts(Bounds):
         if divisor > 1:
             self._refine_residue(leaf, (divisor, 0))
         self._settle(leaf)
+
+    def define(self, var: ir.Var, value: Number) -> None:
+        """State that ``var`` stands for ``value`` (which does not contain it) and is to be replaced by it."""
+        leaf, poly = Leaf(var), self._read(value)
+        if leaf in self.equations:
+            self.assume_condition(rules.equals_zero(self.equations[leaf] - poly))
+        else:
+            self._eliminate(leaf, poly)
 
     def assume(self, condition: object) -> None:
         """State that a boolean expression holds; what the procedure cannot use is dropped."""
@@ -375,6 +383,12 @@ class SymbolicFacts(Bounds):
 
     def _read(self, expr: Number) -> Poly:
         return self.canonical_poly(Reader(self).poly(unwrap(expr)))
+
+    def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """``compute()``, remembered under ``key`` until the facts change."""
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
     def canonical(self, expr: Number) -> Number:
         """The simplest expression known to be equal: an int when constant."""
