@@ -23,7 +23,8 @@ from tvm import relax
 from tvm_dyn.dims import Dim
 from tvm_dyn.errors import InvalidModelError, ModelImportError, TvmDynError, UnsupportedOperatorError
 from tvm_dyn.frontend import constant_folding, delegate, function_body, ops, registry, signature, symbolic_values
-from tvm_dyn.frontend.context import Context, Unified, assertion
+from tvm_dyn.frontend.context import Context, Unified
+from tvm_dyn.frontend.main_function import build_main
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.symbols import SymbolTable
 from tvm_dyn.frontend.value import Value
@@ -66,16 +67,11 @@ class GraphImporter:
         self._symbols.check_user_names()
         ctx = self.ctx = Context(self._symbols, self._opsets)
         self.values = {**constants, **{i.name: Value(expr=p) for i, p in zip(inputs, params, strict=True)}}
-        with ctx.bb.function("main", params):
-            self.convert_nodes(self._graph)
-            ctx.node = None
-            checks = [ctx.bb.normalize(assertion(*check)) for check in ctx.entry_checks]
-            outputs = [ctx.tensor(self._lookup(o.name)) for o in self._graph.output]
-            ctx.bb.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-        mod = ctx.bb.get()
-        main = _with_entry_checks(mod["main"], checks)
-        mod["main"] = main.with_attr("tvm_dyn.signature", signature.describe(self._graph, inputs, main, self._symbols))
-        return tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.ConvertToDataflow()])(mod)
+        return build_main(ctx, params, [i.name for i in inputs], self._body)
+
+    def _body(self) -> list[tuple[str, Value]]:
+        self.convert_nodes(self._graph)
+        return [(o.name, self._lookup(o.name)) for o in self._graph.output]
 
     def _parameter(self, info: onnx.ValueInfoProto) -> relax.Var:
         if not info.type.HasField("tensor_type"):
@@ -101,18 +97,19 @@ class GraphImporter:
         node = Node(proto, inputs, self._opsets.get(domain, 1))
         outer, self.ctx.node = self.ctx.node, node
         try:
-            results = self._convert(node)
+            results = self.dispatch(node)
         except (TvmDynError, Unified):
             raise
         except Exception as error:
-            raise ModelImportError(f"{node.label} cannot be imported: {_first_line(error)}") from error
+            raise ModelImportError(f"{node.label} cannot be imported: {first_line(error)}") from error
         finally:
             self.ctx.node = outer
         if len(results) < len([o for o in node.outputs if o]):
             raise ModelImportError(f"{node.label} has {len(node.outputs)} outputs, of which {len(results)} are supported")
         self.values.update({name: value for name, value in zip(node.outputs, results, strict=False) if name})
 
-    def _convert(self, node: Node) -> list[Value | None]:
+    def dispatch(self, node: Node) -> list[Value | None]:
+        """The outputs of one node, from the first source that takes it."""
         if node.op_type == "If" and node.domain == "":
             return ops.control.convert_if(self, node)
         known = constant_folding.fold(node) or symbolic_values.evaluate(self.ctx, node)
@@ -160,14 +157,8 @@ def _initializers(graph: onnx.GraphProto) -> dict[str, Value | None]:
     return {t.name: Value(const=numpy_helper.to_array(t)) for t in graph.initializer}
 
 
-def _with_entry_checks(main: relax.Function, checks: list[relax.Call]) -> relax.Function:
-    """Put the checks on input dims ahead of everything else."""
-    bindings = [relax.VarBinding(relax.Var("check", call.ty), call) for call in checks]
-    blocks = [relax.BindingBlock(bindings), *main.body.blocks] if bindings else main.body.blocks
-    return relax.Function(main.params, relax.SeqExpr(blocks, main.body.body), main.ret_ty, is_pure=False, attrs=main.attrs)
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The line of an error that says what went wrong."""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     return next((line for line in reversed(lines) if "Error" in line or "heck failed" in line), lines[0])[:400]
 

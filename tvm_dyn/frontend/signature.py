@@ -6,7 +6,6 @@ import json
 import re
 from typing import Any
 
-import onnx
 from tvm import relax
 
 from tvm_dyn.frontend.symbols import SymbolTable
@@ -20,14 +19,14 @@ def identifier(name: str) -> str:
     return f"input_{clean}" if clean[0].isdigit() else clean
 
 
-def describe(graph: onnx.GraphProto, inputs: list[onnx.ValueInfoProto], main: relax.Function, symbols: SymbolTable) -> str:
+def describe(inputs: list[str], outputs: list[str], main: relax.Function, symbols: SymbolTable) -> str:
     """JSON text: inputs, outputs (name, dtype, shape as ints and expressions) and dims (facts, aliases, why)."""
     result = main.ret_ty
     output_types = list(result.fields) if isinstance(result, relax.TupleType) else [result]
     return json.dumps(
         {
-            "inputs": [_tensor(i.name, p.ty) for i, p in zip(inputs, main.params, strict=True)],
-            "outputs": [_tensor(o.name, ty) for o, ty in zip(graph.output, output_types, strict=True)],
+            "inputs": [_tensor(name, p.ty) for name, p in zip(inputs, main.params, strict=True)],
+            "outputs": [_tensor(name, ty) for name, ty in zip(outputs, output_types, strict=True)],
             "dims": {
                 s.var.name: {
                     "min": s.fact.min,
