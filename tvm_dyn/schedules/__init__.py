@@ -7,11 +7,12 @@ from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_dyn.schedules import conv, generic, math, matmul, sliding
+from tvm_dyn.schedules import conv, generic, math, matmul, reduction, sliding
 from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
+from tvm_dyn.schedules.indices import simplify_indices
 
 # Tried in order; a rule answers None for "not mine", and a ScheduleError means the same. `generic` takes what is left.
-RULES = (conv.apply, sliding.apply, matmul.apply, generic.apply)
+RULES = (conv.apply, sliding.apply, matmul.apply, reduction.apply, generic.apply)
 
 
 def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
@@ -21,6 +22,7 @@ def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
     """
     if func.attrs and func.attrs.get(SCHEDULED, False):
         return func
+    func = simplify_indices(func)
     sch = _first_match(func, target)
     scheduled = func if sch is None else sch.mod["main"]
     return math.legalize_math(scheduled).with_attr(SCHEDULED, True)

@@ -42,7 +42,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     names = {sch.get(b).name_hint for b in nest}
     for block in blocks:
         if sch.get(block).name_hint not in names:
-            generic.schedule_block(sch, block, target)
+            generic.schedule_block(sch, block)
     kernel = MatmulKernel(found, MatmulTile.for_target(target, found.acc_dtype)).emit()
     return Schedule(replace_nests(sch.mod["main"], names, kernel))
 

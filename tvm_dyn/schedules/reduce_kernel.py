@@ -1,0 +1,183 @@
+"""Inner loops of reductions: vectors of partial results, vectors of columns, and the plain loop for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.tirx import BufferStore, IterVar, Stmt
+
+from tvm_dyn.schedules import emit
+from tvm_dyn.schedules.common import loads, same_exprs, substitute, uses_var
+from tvm_dyn.schedules.stage import Stage, fresh, group_point
+
+_COMBINERS = {tirx.Add: lambda a, b: a + b, tirx.Mul: lambda a, b: a * b, tirx.Max: tirx.max, tirx.Min: tirx.min}
+_IDENTITY = {tirx.Add: 0, tirx.Mul: 1}
+_VECTORS = 4
+_COLUMNS = 256
+
+
+@dataclass(frozen=True)
+class Component:
+    """One accumulator of a reduction: ``store.buffer[..] = combine(store.buffer[..], term)``."""
+
+    store: BufferStore
+    operator: type
+    term: Expr
+    initial: Expr
+
+    @property
+    def dtype(self) -> str:
+        """Type to accumulate in: half precision sums in single precision."""
+        dtype = str(self.store.buffer.dtype)
+        return "float32" if dtype == "float16" else dtype
+
+    def combine(self, a: Expr, b: Expr) -> Expr:
+        return _COMBINERS[self.operator](a, b)
+
+    def identity(self) -> Expr:
+        """The value lanes start from; extremes start from the initial value, as repeating it changes nothing."""
+        if self.operator in _IDENTITY:
+            return tirx.const(_IDENTITY[self.operator], self.dtype)
+        return self.initial.astype(self.dtype)
+
+
+def components(stage: Stage) -> list[Component] | None:
+    """The independent accumulators of a reduction, None where they depend on one another (argmax) or on order."""
+    statements = list(stage.body) if isinstance(stage.body, tirx.SeqStmt) else [stage.body]
+    bound = {s.var: s.value for s in statements if isinstance(s, tirx.stmt.Bind)}
+    updates = [s for s in statements if isinstance(s, BufferStore)]
+    if len(bound) + len(updates) != len(statements) or stage.init is None:
+        return None
+    initial = list(stage.init) if isinstance(stage.init, tirx.SeqStmt) else [stage.init]
+    if len(initial) != len(updates):
+        return None
+    found = [_component(s, i, bound, [u.buffer for u in updates]) for s, i in zip(updates, initial, strict=True)]
+    return None if any(c is None for c in found) else [c for c in found if c is not None]
+
+
+def _component(store: BufferStore, init: Stmt, bound: dict, accumulators: list) -> Component | None:
+    value = substitute(store.value, bound) if bound else store.value
+    if type(value) not in _COMBINERS or not isinstance(init, BufferStore):
+        return None
+    own, term = value.a, value.b
+    if not _is_own(own, store):
+        own, term = term, own
+    if not _is_own(own, store) or any(ld.source.same_as(a) for ld in loads(term) for a in accumulators):
+        return None
+    return Component(store, type(value), term, init.value)
+
+
+def _is_own(expr: Expr, store: BufferStore) -> bool:
+    found = loads(expr)
+    return (
+        len(found) == 1
+        and found[0].same_as(expr)
+        and found[0].source.same_as(store.buffer)
+        and same_exprs(found[0].indices, store.indices)
+    )
+
+
+def is_row_reduction(stage: Stage) -> bool:
+    """Whether the last reduction axis runs over neighbouring elements of what the stage reads."""
+    found = components(stage)
+    if found is None:
+        return False
+    last = stage.reduction[-1].var
+    reads = [ld for c in found for ld in loads(c.term) if uses_var(list(ld.indices), [last])]
+    return bool(reads) and all(ld.indices[-1].same_as(last) for ld in reads)
+
+
+def row_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]], lanes: int) -> Stmt:
+    """Reduce contiguous elements into vectors of partial results, then those into one."""
+    parts = components(stage)
+    assert parts is not None
+    width = lanes * _VECTORS
+    extent = emit.product([iv.dom.extent for iv in reduced[-1]])
+
+    def body(*accs) -> Stmt:
+        def update(point: dict, lane, k) -> Stmt:
+            at = {**point, **group_point(reduced[-1], k)}
+            return emit.seq(*[
+                emit.store(acc, c.combine(emit.load(acc, lane), substitute(c.term, at).astype(c.dtype)), lane)
+                for acc, c in zip(accs, parts, strict=True)
+            ])
+
+        def sweep(point: dict) -> Stmt:
+            return _sweep(extent, lanes, lambda lane, k: update(point, lane, k))
+
+        init = [
+            emit.vectorized(width, lambda v, acc=acc, c=c: emit.store(acc, c.identity(), v))
+            for acc, c in zip(accs, parts, strict=True)
+        ]
+        total = [_fold(acc, c, width) for acc, c in zip(accs, parts, strict=True)]
+        results = [_result(acc, c, env) for acc, c in zip(accs, parts, strict=True)]
+        return emit.seq(*init, _nest(reduced[:-1], env, sweep), *total, *results)
+
+    return emit.scratch([([width], c.dtype) for c in parts], body)
+
+
+def _sweep(extent, lanes: int, update: Callable) -> Stmt:
+    """``update(lane, k)`` for every k: four vectors at a time, then one, then single elements into lanes."""
+    width = lanes * _VECTORS
+    wide = tirx.truncdiv(extent, emit.const(width))
+    single = tirx.truncdiv(extent - wide * width, emit.const(lanes))
+    done = wide * width + single * lanes
+    return emit.bind([wide, single, done], lambda wide, single, done: emit.seq(
+        emit.serial(wide, lambda i: emit.unrolled(_VECTORS, lambda u: emit.vectorized(
+            lanes, lambda v: update(u * lanes + v, i * width + u * lanes + v)
+        ))),
+        emit.serial(single, lambda i: emit.vectorized(
+            lanes, lambda v: update(v, wide * width + i * lanes + v)
+        )),
+        emit.serial(extent - done, lambda t: update(t, done + t)),
+    ))
+
+
+def _fold(acc, part: Component, width: int) -> Stmt:
+    steps = []
+    while width > 1:
+        width //= 2
+        steps.append(emit.vectorized(width, lambda v, w=width: emit.store(
+            acc, part.combine(emit.load(acc, v), emit.load(acc, v + w)), v
+        )))
+    return emit.seq(*steps)
+
+
+def _result(acc, part: Component, env: dict) -> Stmt:
+    total = part.combine(part.initial.astype(part.dtype), emit.load(acc, 0))
+    value = total.astype(str(part.store.buffer.dtype))
+    return emit.store(part.store.buffer, value, *substitute(list(part.store.indices), env))
+
+
+def column_reduction(stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool) -> Stmt:
+    """Reduce across rows, a block of neighbouring columns at a time; the accumulators are the output itself."""
+    extent = axis.dom.extent
+    blocks = emit.ceildiv(extent, _COLUMNS)
+
+    def block(b) -> Stmt:
+        def columns(point: dict, at: Callable) -> Stmt:
+            size = tirx.min(emit.const(_COLUMNS), extent - b * _COLUMNS)
+            return emit.serial(size, lambda j: at({**point, axis.var: b * _COLUMNS + j}))
+
+        return emit.seq(
+            columns(env, stage.init_at),
+            _nest(reduced, env, lambda point: columns(point, lambda at: fresh(stage.at(at)))),
+        )
+
+    return emit.parallel(blocks, block) if parallel else emit.serial(blocks, block)
+
+
+def scalar_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]]) -> Stmt:
+    """One element at a time, in order."""
+    update = _nest(reduced, env, lambda point: fresh(stage.at(point)))
+    return update if stage.init is None else emit.seq(stage.init_at(env), update)
+
+
+def _nest(groups: list[list[IterVar]], env: dict, body: Callable[[dict], Stmt]) -> Stmt:
+    if not groups:
+        return body(env)
+    extent = emit.product([iv.dom.extent for iv in groups[0]])
+    return emit.serial(extent, lambda i: _nest(groups[1:], {**env, **group_point(groups[0], i)}, body))
