@@ -16,7 +16,9 @@ from tvm_dyn.passes.shape_types import dims_of, map_dims, narrower, symbolic_var
 from tvm_dyn.passes.shape_values import ShapeValues
 from tvm_dyn.symbolic import simplify, substitute
 
-_KEEPS_OPERANDS = ("relax.call_tir", "relax.call_dps_packed", "relax.call_pure_packed", "relax.call_tir_inplace")
+_KEEPS_OPERANDS = tuple(
+    f"relax.{name}" for name in ("call_tir", "call_tir_inplace", "call_dps_packed", "call_pure_packed")
+)
 
 
 class FunctionShapes:
@@ -207,7 +209,7 @@ class FunctionShapes:
         return relax.op.strided_slice(data, axes, begins, ends, strides)
 
     def _operand(self, arg: ir.Expr) -> ir.Expr:
-        """An operand whose type is written in canonical dims: cast where it is a variable of an older type."""
+        """An operand with a type in canonical dims: cast where it is a variable of an older type."""
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([self._operand(field) for field in arg.fields])
         dims = dims_of(arg.ty) if isinstance(arg, ir.Var) else None

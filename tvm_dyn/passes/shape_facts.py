@@ -58,7 +58,7 @@ class FunctionFacts:
                     facts.declare(dim)
             for dim in dims:
                 if not isinstance(dim, ir.Var | prim.IntImm):
-                    facts.assume(dim >= 0)
+                    facts.assume(prim.GE(dim, prim.IntImm("int64", 0)))
 
     def assume(self, condition: ir.Expr) -> None:
         for facts in self.both():
@@ -81,8 +81,8 @@ class FunctionFacts:
                     self.known.declare(variables[str(name)], **{"min": None, "max": None, key: int(bound)})
 
 
-def record(func: relax.Function, facts: SymbolicFacts) -> relax.Function:
-    """Write what is known onto the function: `ATTRIBUTE` and the ``tir_var_upper_bound`` of memory planning."""
+def record(func: Any, facts: SymbolicFacts) -> relax.Function:
+    """Write what is known onto the function: `ATTRIBUTE`, and ``tir_var_upper_bound`` for memory planning."""
     names = Counter(leaf.node.name for leaf in facts.order)
     unique = [leaf for leaf in facts.order if names[leaf.node.name] == 1]
     visible = {var.name for param in func.params for var in symbolic_vars(param.ty)}

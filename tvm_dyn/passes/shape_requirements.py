@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tvm import ir, tirx
 
@@ -12,7 +13,7 @@ from tvm_dyn.passes.shape_types import dims_of
 
 @dataclass(frozen=True)
 class Requirement:
-    """``left == right``, or the call is invalid; ``axis`` of argument ``operand`` holds ``right``, where one does."""
+    """``left == right``, or the call is invalid; ``right`` is ``axis`` of argument ``operand``, if given."""
 
     left: ir.Expr
     right: ir.Expr
@@ -36,12 +37,13 @@ def _matmul(call: ir.Call) -> Iterator[Requirement]:
 
 
 def _concat(call: ir.Call) -> Iterator[Requirement]:
+    attrs: Any = call.attrs
     fields = call.args[0].ty.fields if isinstance(call.args[0].ty, ir.TupleType) else []
     shapes = [dims_of(field) for field in fields]
-    if not shapes or any(dims is None for dims in shapes) or call.attrs.axis is None:
+    if not shapes or any(dims is None for dims in shapes) or attrs.axis is None:
         return
     first, *others = (dims for dims in shapes if dims is not None)
-    joined = int(call.attrs.axis) % len(first)
+    joined = int(attrs.axis) % len(first)
     for dims in others:
         for axis, (left, right) in enumerate(zip(first, dims, strict=False)):
             if axis != joined:
@@ -55,7 +57,7 @@ def _reshape(call: ir.Call) -> Iterator[Requirement]:
 
 
 def _product(dims: list[ir.Expr]) -> ir.Expr:
-    result: ir.Expr = tirx.IntImm("int64", 1)
+    result: Any = tirx.IntImm("int64", 1)
     for dim in dims:
         result = result * dim
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tvm_ffi
 from tvm import ir, relax
@@ -35,22 +35,25 @@ def map_dims(ty: ir.Type, change: DimMap) -> ir.Type:
     """Apply ``change`` to every dim below a type; the same object where nothing changes."""
     if isinstance(ty, ir.TupleType):
         fields = [map_dims(field, change) for field in ty.fields]
-        same = all(new is old for new, old in zip(fields, ty.fields, strict=True))
-        return ty if same or all(n.same_as(o) for n, o in zip(fields, ty.fields, strict=True)) else ir.TupleType(fields)
+        return ty if _identical(fields, ty.fields) else ir.TupleType(fields)
     dims = dims_of(ty)
     if dims is None:
         return ty
     new = [change(dim) for dim in dims]
-    if all(n.same_as(o) for n, o in zip(new, dims, strict=True)):
+    if _identical(new, dims):
         return ty
     return with_dims(ty, new)
+
+
+def _identical(new: Sequence[ir.Node], old: Sequence[ir.Node]) -> bool:
+    return all(n.same_as(o) for n, o in zip(new, old, strict=True))
 
 
 def narrower(new: ir.Type, old: ir.Type | None) -> ir.Type:
     """``new``, completed from ``old`` where that one knows more; both describe the same value."""
     if isinstance(new, ir.TupleType) and isinstance(old, ir.TupleType) and len(new.fields) == len(old.fields):
         fields = [narrower(n, o) for n, o in zip(new.fields, old.fields, strict=True)]
-        return new if all(n.same_as(o) for n, o in zip(fields, new.fields, strict=True)) else ir.TupleType(fields)
+        return new if _identical(fields, new.fields) else ir.TupleType(fields)
     if isinstance(new, relax.TensorType) and isinstance(old, relax.TensorType):
         return _narrower_tensor(new, old)
     if isinstance(new, relax.ShapeType) and isinstance(old, relax.ShapeType):

@@ -116,7 +116,8 @@ def _take(values: ShapeValues, call: ir.Call) -> Elements:
     if isinstance(index.ty, ir.PrimType):
         raise Unknown
     positions = np.array(values.integers(index), dtype=int).reshape(values.operand(index).shape)
-    axis = 0 if call.attrs.axis is None else int(call.attrs.axis)
+    attrs: Any = call.attrs
+    axis = int(attrs.axis or 0)
     extent = data.shape[axis] if data.ndim else 0
     if not all(-extent <= p < extent for p in positions.ravel()):
         raise Unknown
@@ -127,7 +128,9 @@ def _take(values: ShapeValues, call: ir.Call) -> Elements:
 def _concat(values: ShapeValues, call: ir.Call) -> Elements:
     if not isinstance(call.args[0], relax.Tuple):
         raise Unknown
-    return np.concatenate([values.operand(field) for field in call.args[0].fields], axis=int(call.attrs.axis or 0))
+    parts = [values.operand(field) for field in call.args[0].fields]
+    attrs: Any = call.attrs
+    return np.concatenate(parts, axis=int(attrs.axis or 0))
 
 
 def _same_elements(values: ShapeValues, call: ir.Call) -> Elements:
@@ -151,7 +154,8 @@ def _product(values: ShapeValues, call: ir.Call) -> Elements:
     result: ir.Expr = tirx.IntImm("int64", 1)
     for element in data:
         result = result * element
-    return _array([result]).reshape((1,) if call.attrs.keepdims else ())
+    attrs: Any = call.attrs
+    return _array([result]).reshape((1,) if attrs.keepdims else ())
 
 
 _FOLLOW: dict[str, Callable[[ShapeValues, ir.Call], Elements]] = {

@@ -45,6 +45,7 @@ def simplify(expr: Number, facts: SymbolicFacts | None = None) -> Number:
     value = int_of(expr)
     if value is not None:
         return value
+    assert isinstance(expr, ir.Expr)
     if isinstance(expr, ir.Var) and (facts is None or not facts.rewrites(expr)):
         return expr
     if facts is None:

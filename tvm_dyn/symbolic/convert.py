@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
+from typing import Any
 
 from tvm import ir, tirx
 from tvm.ir import prim
@@ -88,13 +89,13 @@ class Reader:
     # readers of one node class each; None means "leave uninterpreted"
 
     def _add(self, e: prim.Add) -> Poly:
-        return rules.tidy(self.poly(e.a) + self.poly(e.b))
+        return rules.tidy(self.poly(e.a) + self.poly(e.b), self.facts)
 
     def _sub(self, e: prim.Sub) -> Poly:
-        return rules.tidy(self.poly(e.a) - self.poly(e.b))
+        return rules.tidy(self.poly(e.a) - self.poly(e.b), self.facts)
 
     def _mul(self, e: prim.Mul) -> Poly:
-        return rules.tidy(self.poly(e.a) * self.poly(e.b))
+        return rules.tidy(self.poly(e.a) * self.poly(e.b), self.facts)
 
     def _floordiv(self, e: prim.FloorDiv) -> Poly | None:
         divisor = self.poly(e.b)
@@ -265,9 +266,9 @@ def int64(value: int) -> prim.IntImm:
 
 def poly_to_expr(poly: Poly) -> ir.Expr:
     """The int64 expression of a normal form."""
-    result: ir.Expr | None = None
+    result: Any = None
     for monomial, coefficient in signed_terms(poly):
-        term = _term_to_expr(monomial, abs(coefficient))
+        term: Any = _term_to_expr(monomial, abs(coefficient))
         if result is None:
             result = term if coefficient > 0 else int64(0) - term if monomial else int64(coefficient)
         else:
@@ -282,9 +283,9 @@ def signed_terms(poly: Poly) -> list[tuple[Monomial, int]]:
 
 
 def _term_to_expr(monomial: Monomial, coefficient: int) -> ir.Expr:
-    result: ir.Expr | None = None
+    result: Any = None
     for atom in monomial:
-        factor = atom_to_expr(atom)
+        factor: Any = atom_to_expr(atom)
         result = factor if result is None else result * factor
     if result is None:
         return int64(coefficient)
@@ -301,9 +302,9 @@ def atom_to_expr(atom: Atom) -> ir.Expr:
         return tirx.Select(condition_to_expr(condition), poly_to_expr(a), poly_to_expr(b))
     parts = [poly_to_expr(arg) for arg in atom.args]
     if atom.kind == "floordiv":
-        return prim.FloorDiv(*parts)
+        return prim.FloorDiv(parts[0], parts[1])
     if atom.kind == "floormod":
-        return prim.FloorMod(*parts)
+        return prim.FloorMod(parts[0], parts[1])
     result = parts.pop()
     while parts:
         other = parts.pop()

@@ -2,13 +2,12 @@
 
 Facts are kept solved: every variable has an interval and a residue class, equations are triangular
 substitutions (or rewrite a monomial where no variable can be isolated), and what remains are polynomials
-known to be non-negative or non-zero. A claim is made only when it follows, and only when no sampled assignment
-that satisfies the facts contradicts it.
+known to be non-negative or non-zero. A claim is made only when it follows, and only when no sampled
+assignment that satisfies the facts contradicts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from itertools import permutations
 from typing import Any
 
@@ -16,46 +15,22 @@ from tvm import ir, sym
 
 from . import evaluation, normalize, rules
 from .algebra import from_poly
-from .bounds import Bounds, Interval, intersect
+from .bounds import Interval, intersect
 from .convert import Number, Reader, condition_to_expr, int_of, poly_to_expr, unwrap
+from .knowledge import Knowledge
 from .modular import Residue, meet, residue_of, solve
-from .polynomial import FALSE, TRUE, Atom, Condition, Leaf, Monomial, Poly, divide_exact, nested_leaves
-from .sampling import draw_samples
+from .polynomial import FALSE, TRUE, Condition, Leaf, Monomial, Poly, divide_exact, nested_leaves
 from .splitting import case_split
 
 _SPLITS = 3
 
 
-class SymbolicFacts(Bounds):
+class SymbolicFacts(Knowledge):
     """Ranges, divisors, equations and inequalities of variables, and proofs from them.
 
     A variable that was never declared is taken to be at least ``default_min`` (a dim); pass None where
     undeclared variables may be negative.
     """
-
-    def __init__(self, default_min: int | None = 0):
-        super().__init__()
-        self._default: Interval = (default_min, None)
-        self.order: dict[Leaf, int] = {}
-        self.ranges: dict[Leaf, Interval] = {}
-        self.residues: dict[Leaf, Residue] = {}
-        self.equations: dict[Leaf, Poly] = {}
-        self.reductions: dict[Monomial, Poly] = {}
-        self.zeros: list[Poly] = []
-        self.nonnegatives: list[Poly] = []
-        self.nonzeros: set[Poly] = set()
-        self.compatibles: set[frozenset[Poly]] = set()
-        self.leaf_truths: dict[Condition, bool] = {}
-        self._cache: dict[Any, Any] = {}
-
-    def clone(self) -> SymbolicFacts:
-        """An independent copy."""
-        other = SymbolicFacts(self._default[0])
-        for name in ("order", "ranges", "residues", "equations", "reductions", "zeros", "nonnegatives"):
-            setattr(other, name, getattr(self, name).copy())
-        for name in ("nonzeros", "compatibles", "leaf_truths"):
-            setattr(other, name, getattr(self, name).copy())
-        return other
 
     # ---- stating facts
 
@@ -132,7 +107,7 @@ class SymbolicFacts(Bounds):
         if a == b or a.as_constant() == 1 or b.as_constant() == 1:
             return
         for x, y in ((a, b), (b, a)):
-            if self.truth(rules.equals_zero(x - 1)) is False and self.truth(rules.equals_zero(y - 1)) is False:
+            if all(self.truth(rules.equals_zero(side - 1)) is False for side in (x, y)):
                 self._assume(rules.equals_zero(x - y))
                 return
         self.compatibles.add(frozenset((a, b)))
@@ -196,7 +171,7 @@ class SymbolicFacts(Bounds):
 
     @staticmethod
     def _occurs(lead: Monomial, poly: Poly) -> bool:
-        """Whether rewriting ``lead`` by the rest of ``poly`` could bring ``lead`` back inside another atom."""
+        """Whether rewriting ``lead`` by the rest of ``poly`` could bring ``lead`` back below an atom."""
         others = [atom for atom in poly.atoms() if atom.kind != "var" and atom not in lead]
         below = {leaf for atom in others for leaf in nested_leaves(atom)}
         return any(leaf in below for atom in lead for leaf in nested_leaves(atom))
@@ -280,115 +255,8 @@ class SymbolicFacts(Bounds):
         elif value is None and low is not None and low == high:
             self._eliminate(leaf, Poly.of(low))
 
-    def _changed(self) -> None:
-        self._cache.clear()
-        self._bound_cache.clear()
-
-    # ---- the oracle of the rewriting rules
-
-    def leaf_range(self, leaf: Leaf) -> Interval:
-        if not isinstance(leaf.node, ir.Var):
-            return None, None
-        low, high = self.ranges.get(leaf, self._default)
-        divisor, remainder = self.residues.get(leaf, (1, 0))
-        if divisor > 1:
-            low = None if low is None else low + (remainder - low) % divisor
-            high = None if high is None else high - (high - remainder) % divisor
-        return low, high
-
-    def atom_bounds(self, atom: Atom, depth: int = 0) -> Interval:
-        if atom.kind == "part":
-            leaf, divisor, remainder = atom.args
-            low, high = self.leaf_range(leaf)
-            return tuple(None if x is None else (x - remainder) // divisor for x in (low, high))  # type: ignore
-        return super().atom_bounds(atom, depth)
-
-    def nonnegative(self, poly: Poly) -> bool:
-        """Whether ``poly >= 0`` by its interval, or less a multiple of a polynomial known to be >= 0."""
-        if super().nonnegative(poly):
-            return True
-        for known in self.nonnegatives:
-            for monomial in known.terms:
-                k = poly.terms.get(monomial, 0) // known.terms[monomial] if monomial else 0
-                if k > 0 and super().nonnegative(poly - known * k):
-                    return True
-        return False
-
-    def compatible(self, a: Poly, b: Poly) -> bool:
-        if a == b or a.as_constant() == 1 or b.as_constant() == 1:
-            return True
-        return frozenset((a, b)) in self.compatibles
-
-    def truth(self, condition: Condition) -> bool | None:
-        kind = condition.kind
-        if kind == "ge":
-            poly = condition.args[0]
-            return True if self.nonnegative(poly) else False if self.nonnegative(-poly - 1) else None
-        if kind == "not":
-            inner = self.truth(condition.args[0])
-            return None if inner is None else not inner
-        if kind in ("and", "or"):
-            truths = [self.truth(part) for part in condition.args]
-            deciding = kind == "or"
-            return deciding if deciding in truths else None if None in truths else not deciding
-        return self.leaf_truths[condition] if condition in self.leaf_truths else super().truth(condition)
-
-    def _zero_truth(self, poly: Poly) -> bool | None:
-        if not poly.terms:
-            return True
-        remainder = residue_of(poly, self._residue)[1]
-        if remainder or (self.nonzeros and rules.equals_zero(poly).args[0] in self.nonzeros):
-            return False
-        if self.nonnegatives and (self.nonnegative(poly - 1) or self.nonnegative(-poly - 1)):
-            return False
-        return super()._zero_truth(poly)
-
-    def _residue(self, leaf: Leaf) -> Residue:
-        return self.residues.get(leaf, (1, 0))
-
-    # ---- canonical forms
-
-    def rewrites(self, var: ir.Var) -> bool:
-        """Whether ``var`` is known to equal something simpler."""
-        return Leaf(var) in self.equations
-
-    def canonical_poly(self, poly: Poly) -> Poly:
-        """``poly`` with equal variables replaced by their representative, and simplified."""
-        if not self.equations and not self.reductions and not self.residues:
-            return poly
-        cached = self._cache.get(poly)
-        if cached is None:
-            cached = self._cache[poly] = self._rewrite(poly)
-        return cached
-
-    def _rewrite(self, poly: Poly) -> Poly:
-        poly = normalize.substitute_vars(poly, self.equations, self)
-        if self.reductions:
-            poly = normalize.reduce_monomials(poly, self.reductions)
-        if self.residues and any(atom.kind != "var" for atom in poly.atoms()):
-            poly = normalize.unscale(normalize.scale(poly, self.residues, self), self)
-        return poly
-
-    def canonical_condition(self, condition: Condition) -> Condition:
-        """`canonical_poly` below a condition, decided where it can be."""
-        if condition.kind in ("eq", "ge"):
-            poly = self.canonical_poly(condition.args[0])
-            condition = rules.equals_zero(poly) if condition.kind == "eq" else rules.at_least_zero(poly)
-        elif condition.kind == "not":
-            condition = rules.negation(self.canonical_condition(condition.args[0]))
-        elif condition.kind in ("and", "or"):
-            condition = rules.connect(condition.kind, [self.canonical_condition(c) for c in condition.args])
-        truth = self.truth(condition)
-        return condition if truth is None else TRUE if truth else FALSE
-
     def _read(self, expr: Number) -> Poly:
         return self.canonical_poly(Reader(self).poly(unwrap(expr)))
-
-    def memo(self, key: Any, compute: Callable[[], Any]) -> Any:
-        """``compute()``, remembered under ``key`` until the facts change."""
-        if key not in self._cache:
-            self._cache[key] = compute()
-        return self._cache[key]
 
     def canonical(self, expr: Number) -> Number:
         """The simplest expression known to be equal: an int when constant."""
@@ -444,7 +312,7 @@ class SymbolicFacts(Bounds):
         return self.derive(condition, _SPLITS) or self._analyzer(condition).can_prove(expr)
 
     def derive(self, condition: Condition, splits: int) -> bool:
-        """Whether the canonical condition follows, looking into at most ``splits`` nested case distinctions."""
+        """Whether the canonical condition follows, by at most ``splits`` nested case distinctions."""
         if self.truth(condition) is True:
             return True
         if condition.kind == "or":
@@ -475,13 +343,6 @@ class SymbolicFacts(Bounds):
             analyzer.update(var, sym.ConstIntBound(low, high))
         return analyzer
 
-    def samples(self, variables: Iterable[ir.Var]) -> list[dict[ir.Var, int]]:
-        """A few assignments that satisfy the facts, of ``variables`` and all they are related to."""
-        key = ("samples", frozenset(Leaf(var) for var in variables))
-        if key not in self._cache:
-            self._cache[key] = draw_samples(self, key[1])
-        return self._cache[key]
-
     def equalities(self) -> dict[ir.Var, Number]:
         """Variables that stand for something else: variable -> canonical value."""
         return {leaf.node: from_poly(value) for leaf, value in self.equations.items()}
@@ -492,7 +353,8 @@ class SymbolicFacts(Bounds):
 
 
 def _variables(condition: Condition) -> list[ir.Var]:
-    return list(dict.fromkeys(leaf.node for leaf in nested_leaves(condition) if isinstance(leaf.node, ir.Var)))
+    nodes = (leaf.node for leaf in nested_leaves(condition))
+    return list(dict.fromkeys(node for node in nodes if isinstance(node, ir.Var)))
 
 
 def _affine(poly: Poly) -> tuple[Leaf | None, int, int]:

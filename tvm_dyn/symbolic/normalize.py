@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 
 import tvm_ffi
@@ -11,7 +11,7 @@ from tvm import ir
 from . import rules
 from .bounds import Bounds
 from .convert import Reader, int64, poly_to_expr
-from .polynomial import Atom, Condition, Leaf, Poly, divide_monomial, rebuild
+from .polynomial import Atom, Condition, Leaf, Monomial, Poly, divide_monomial, rebuild
 
 Replace = Callable[[Atom], Poly | None]
 
@@ -20,7 +20,7 @@ def map_poly(poly: Poly, replace: Replace, facts: Bounds) -> Poly:
     """Replace atoms: ``replace(atom)`` gives a polynomial, or None to rebuild the atom through its rule."""
     if all(atom.kind == "var" and replace(atom) is None for atom in poly.atoms()):
         return poly
-    return rules.tidy(rebuild(poly, lambda atom: _map_atom(atom, replace, facts)))
+    return rules.tidy(rebuild(poly, lambda atom: _map_atom(atom, replace, facts)), facts)
 
 
 def _map_atom(atom: Atom, replace: Replace, facts: Bounds) -> Poly:
@@ -109,7 +109,7 @@ def unscale(poly: Poly, facts: Bounds) -> Poly:
                 lone = Poly.atom("floordiv", Poly.var(leaf.node), Poly.of(divisor))
                 product = product * (lone - remainder // divisor)
         result = result + product * rest
-    return rules.tidy(result)
+    return rules.tidy(result, facts)
 
 
 def _unscale_atom(atom: Atom, facts: Bounds) -> Poly:
@@ -131,20 +131,25 @@ def _unscale_condition(condition: Condition, facts: Bounds) -> Condition:
     return condition
 
 
-def reduce_monomials(poly: Poly, reductions: Mapping[tuple, Poly]) -> Poly:
+def reduce_monomials(poly: Poly, reductions: Mapping[Monomial, Poly]) -> Poly:
     """Rewrite by equations ``monomial == polynomial`` (smaller in the monomial order) to a fixpoint."""
     for _ in range(16):
-        for monomial in poly.sorted_monomials():
-            found = next((m for m in reductions if divide_monomial(monomial, m) is not None), None)
-            if found is not None:
-                break
-        else:
-            return poly
-        coefficient = poly.terms[monomial]
-        factor = divide_monomial(monomial, found)
+        step = next(_reducible(poly, reductions), None)
+        if step is None:
+            break
+        monomial, factor, value = step
         rest = Poly({m: c for m, c in poly.terms.items() if m != monomial})
-        poly = rest + Poly({factor: coefficient}) * reductions[found]
+        poly = rest + Poly({factor: poly.terms[monomial]}) * value
     return poly
+
+
+def _reducible(poly: Poly, reductions: Mapping[Monomial, Poly]) -> Iterator[tuple[Monomial, Monomial, Poly]]:
+    """(monomial, factor, value): a monomial that is ``factor`` times the left side of an equation."""
+    for monomial in poly.sorted_monomials():
+        for left, value in reductions.items():
+            factor = divide_monomial(monomial, left)
+            if factor is not None:
+                yield monomial, factor, value
 
 
 def decision_form(poly: Poly, facts: Bounds) -> Poly:

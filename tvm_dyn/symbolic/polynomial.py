@@ -46,12 +46,12 @@ class Atom:
 
 
 class Leaf:
-    """A hashable, ordered handle of a TVM node: a variable, or an uninterpreted expression of ``inner`` ones."""
+    """A hashable, ordered handle of a TVM node: a variable, or an unread expression of ``inner`` ones."""
 
     __slots__ = ("_hash", "inner", "node", "order")
 
     def __init__(self, node: ir.Expr):
-        self.node = node
+        self.node: Any = node
         self.inner: list[Leaf] = []
         if isinstance(node, ir.Var):
             self._hash = hash(node)

@@ -129,12 +129,35 @@ def floormod(a: Poly, b: Poly, facts: Bounds) -> Poly:
     return Poly.atom("floormod", rest, Poly.of(divisor)) * factor
 
 
-def tidy(poly: Poly) -> Poly:
+def tidy(poly: Poly, facts: Bounds | None = None) -> Poly:
     """Merge terms of a sum that are parts of one simpler term."""
-    kinds = {monomial[0].kind for monomial in poly.terms if len(monomial) == 1}
-    if "floordiv" not in kinds or len(poly.terms) < 2:
+    if len(poly.terms) < 2:
         return poly
-    return merge_halves(merge_div_mod(poly))
+    kinds = {monomial[0].kind for monomial in poly.terms if len(monomial) == 1}
+    if "floordiv" in kinds:
+        poly = merge_halves(merge_div_mod(poly))
+    if facts is not None and ("min" in kinds or "max" in kinds):
+        poly = absorb_sum(poly, facts)
+    return poly
+
+
+def absorb_sum(poly: Poly, facts: Bounds) -> Poly:
+    """``x - max(a, b) -> min(x - a, x - b)``, where that is shorter: ``n - max(n - 1, 0) -> min(n, 1)``."""
+    extrema = [item for item in poly.linear_atoms("min", "max") if abs(item[1]) == 1]
+    for atom, k in extrema:
+        rest = poly.without(atom)
+        merged = [rest + case * k for case in atom.args]
+        build = minimum if (atom.kind == "min") == (k > 0) else maximum
+        shorter = build(merged, facts)
+        if _size(shorter) < _size(poly):
+            return tidy(shorter, facts)
+    return poly
+
+
+def _size(poly: Poly) -> int:
+    """The number of terms, those below ``min`` and ``max`` included."""
+    nested = (arg for atom, _ in poly.linear_atoms("min", "max") for arg in atom.args)
+    return len(poly.terms) + sum(_size(arg) for arg in nested)
 
 
 def merge_div_mod(poly: Poly) -> Poly:

@@ -12,7 +12,7 @@ from .evaluation import SMALL_VALUES, Undefined, evaluate
 from .polynomial import Atom, Condition, Leaf, Poly, nested_leaves
 
 if TYPE_CHECKING:
-    from .facts import SymbolicFacts
+    from .knowledge import Knowledge
 
 _WANTED = 4
 _ATTEMPTS = 24
@@ -20,7 +20,7 @@ _ATTEMPTS = 24
 Values = dict[Leaf, int]
 
 
-def draw_samples(facts: SymbolicFacts, leaves: Iterable[Leaf]) -> list[dict[ir.Var, int]]:
+def draw_samples(facts: Knowledge, leaves: Iterable[Leaf]) -> list[dict[ir.Var, int]]:
     """Up to four assignments of ``leaves`` and of every variable that a fact ties to them.
 
     The equal-valued corners 1, 2, 0 come first, then repeatable pseudo-random values. There may be none.
@@ -39,7 +39,7 @@ def draw_samples(facts: SymbolicFacts, leaves: Iterable[Leaf]) -> list[dict[ir.V
     return found
 
 
-def _constraints(facts: SymbolicFacts) -> list[Condition]:
+def _constraints(facts: Knowledge) -> list[Condition]:
     conditions = [Condition("eq", (poly,)) for poly in facts.zeros]
     conditions += [Condition("eq", (Poly({m: 1}) - poly,)) for m, poly in facts.reductions.items()]
     conditions += [Condition("ge", (poly,)) for poly in facts.nonnegatives]
@@ -51,7 +51,7 @@ def _constraints(facts: SymbolicFacts) -> list[Condition]:
     return conditions
 
 
-def _related(facts: SymbolicFacts, leaves: Iterable[Leaf]) -> tuple[set[Leaf], list[Condition]]:
+def _related(facts: Knowledge, leaves: Iterable[Leaf]) -> tuple[set[Leaf], list[Condition]]:
     """The variables tied to ``leaves`` by facts (these included), and the facts that tie them."""
     pending = [(c, {leaf for leaf in nested_leaves(c) if _is_var(leaf)}) for c in _constraints(facts)]
     wanted: set[Leaf] = set()
@@ -73,7 +73,7 @@ def _is_var(leaf: Leaf) -> bool:
     return isinstance(leaf.node, ir.Var)
 
 
-def _fit(facts: SymbolicFacts, leaf: Leaf, step: int) -> int:
+def _fit(facts: Knowledge, leaf: Leaf, step: int) -> int:
     """A value of ``leaf`` that its range and residue class allow, near ``step`` above its lower bound."""
     low, high = facts.leaf_range(leaf)
     divisor = max(facts.residues.get(leaf, (1, 0))[0], 1)
@@ -85,7 +85,7 @@ def _fit(facts: SymbolicFacts, leaf: Leaf, step: int) -> int:
     return value if high is None or value <= high else low + step % ((high - low) // divisor + 1) * divisor
 
 
-def _complete(facts: SymbolicFacts, wanted: set[Leaf], values: Values) -> bool:
+def _complete(facts: Knowledge, wanted: set[Leaf], values: Values) -> bool:
     """Add the values that equations define; False where one is undefined or out of range."""
     try:
         for leaf in wanted:
