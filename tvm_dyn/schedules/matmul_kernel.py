@@ -111,9 +111,12 @@ class MatmulKernel:
             return []
         blocks = emit.simplify(tirx.truncdiv(self.rows + (self.tile.block_rows - 1), self.tile.block_rows))
 
+        # TVM folds a division by what it proves to be 0, where a branch implies that there are no panels, to an error
+        divisor = (panels if as_int(panels) else tirx.max(panels, emit.const(1))) * blocks
+
         def task(t):
-            env = unravel(tirx.truncdiv(t, panels * blocks), self.found.batch)
-            panel = tirx.truncdiv(tirx.truncmod(t, panels * blocks), blocks)
+            env = unravel(tirx.truncdiv(t, divisor), self.found.batch)
+            panel = tirx.truncdiv(tirx.truncmod(t, divisor), blocks)
             row = tirx.truncmod(t, blocks) * self.tile.block_rows
             return emit.bind([panel, row], lambda p, r: body(env, p, r))
 
