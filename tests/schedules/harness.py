@@ -1,4 +1,4 @@
-"""Compile a small Relax graph through fusion and `schedule_prim_func`, and run it at several shapes."""
+"""Compile a small Relax graph through the pipeline, and run it at several shapes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from tvm_dyn import pipeline
 from tvm_dyn.hardware import host_target
 from tvm_dyn.schedules import schedule_prim_func
 
@@ -28,15 +29,20 @@ def dim(name: str) -> tirx.Var:
     return tirx.Var(name, "int64")
 
 
-def fused(inputs: Sequence[tuple], graph: Callable) -> tvm.IRModule:
-    """The module of ``graph(bb, *inputs)`` after fusion; inputs are (shape, dtype), shapes with symbols."""
+def module(inputs: Sequence[tuple], graph: Callable) -> tvm.IRModule:
+    """The module of ``graph(bb, *inputs)``; inputs are (shape, dtype), shapes with symbols."""
     bb = relax.BlockBuilder()
     params = [relax.Var(f"p{i}", relax.TensorType(shape, dtype)) for i, (shape, dtype) in enumerate(inputs)]
     with bb.function("main", params):
         with bb.dataflow():
             result = bb.emit_output(graph(bb, *params))
         bb.emit_func_output(result)
-    return _FUSE(bb.finalize())
+    return bb.finalize()
+
+
+def fused(inputs: Sequence[tuple], graph: Callable) -> tvm.IRModule:
+    """The same after fusion."""
+    return _FUSE(module(inputs, graph))
 
 
 def prim_funcs(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
@@ -44,21 +50,16 @@ def prim_funcs(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
     return [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
 
 
-def scheduled(mod: tvm.IRModule, target=TARGET) -> tvm.IRModule:
-    """The module with every PrimFunc scheduled."""
-    out = mod.clone()
-    for gv, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            out.update_func(gv, schedule_prim_func(func, target))
-    return out
+def scheduled(inputs: Sequence[tuple], graph: Callable) -> list[tirx.PrimFunc]:
+    """The scheduled PrimFuncs of a graph."""
+    return [schedule_prim_func(func, TARGET) for func in prim_funcs(fused(inputs, graph))]
 
 
 class Compiled:
     """A graph compiled with our schedules; call it with numpy arrays."""
 
     def __init__(self, inputs: Sequence[tuple], graph: Callable):
-        self.module = scheduled(fused(inputs, graph))
-        self._vm = relax.VirtualMachine(tvm.compile(self.module, TARGET), tvm.cpu())
+        self._vm = relax.VirtualMachine(pipeline.build(module(inputs, graph), TARGET), tvm.cpu())
 
     def __call__(self, *arrays: np.ndarray):
         result = self._vm["main"](*[tvm.runtime.tensor(a) for a in arrays])
