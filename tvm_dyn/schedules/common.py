@@ -61,8 +61,10 @@ def substitute(root, mapping: dict):
 
 
 def same_exprs(left, right) -> bool:
-    """Whether two index lists are the same variables, one by one."""
-    return len(left) == len(right) and all(x.same_as(y) for x, y in zip(left, right, strict=True))
+    """Whether two index lists are the same expressions of the same variables, one by one."""
+    return len(left) == len(right) and all(
+        tvm_ffi.structural_equal(x, y) for x, y in zip(left, right, strict=True)
+    )
 
 
 def replace_nests(func: PrimFunc, names: set[str], nest: tirx.Stmt) -> PrimFunc:
