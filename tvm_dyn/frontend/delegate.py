@@ -38,7 +38,7 @@ def convert(ctx: Context, node: Node) -> list[Value]:
     attrs = _tvm_attributes(node)
     function = _converters()[node.op_type].get_converter(node.opset)
     result = function(ctx.bb, operands, attrs, [{}, {}])
-    return _bind(ctx, ctx.bb.normalize(result))
+    return bind(ctx, ctx.bb.normalize(result))
 
 
 def _tvm_attributes(node: Node) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _tvm_attributes(node: Node) -> dict[str, Any]:
 _LISTS = {onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS, onnx.AttributeProto.STRINGS}
 
 
-def _bind(ctx: Context, result: relax.Expr) -> list[Value]:
+def bind(ctx: Context, result: relax.Expr) -> list[Value]:
     if isinstance(result, relax.Tuple):
         return [_as_value(ctx, field) for field in result.fields]
     if isinstance(result.ty, relax.TupleType):

@@ -54,6 +54,11 @@ class SymbolTable:
             return symbol.fact.min
         return self.apply(symbol.var)
 
+    def restrict(self, raw: str, fact: Dim, why: str) -> None:
+        """Add what the model itself tells of the dim that it writes as `raw`; restarts may repeat it."""
+        symbol = self.symbols[self._by_alias[raw]]
+        symbol.fact = _merge(symbol.fact, fact, why)
+
     def apply(self, expr: Any) -> Any:
         return simplify(substitute(expr, self.replaced)) if self.replaced else expr
 
