@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -33,10 +34,13 @@ class Library:
     *calling* thread has a worker pool of its own, so callers that run at once are best given one thread each.
     """
 
-    def __init__(self, module: tvm.runtime.Module, num_threads: int | None = None) -> None:
+    def __init__(
+        self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None
+    ) -> None:
         if num_threads is not None and num_threads < 1:
             raise ValueError(f"num_threads={num_threads}: use at least 1, or None for all cores")
         self._module = module
+        self._file = file
         self._num_threads = num_threads or threads.default_num_threads()
         self._signature = _read_signature(module)
         self._takers = [make_taker(info) for info in self._signature.inputs]
@@ -110,11 +114,17 @@ class Library:
             raise ValueError(f"{str(path)!r}: TVM tells a library by its suffix; name it *.so")
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.stem}-") as folder:
             unfinished = Path(folder) / path.name
-            try:
-                self._module.export_library(str(unfinished))
-            except (RuntimeError, ValueError) as error:
-                raise CompileError(f"cannot link {str(path)!r} (it takes g++ or clang++): {error}") from error
+            if self._file is None:
+                self._link(unfinished)
+            else:
+                shutil.copyfile(self._file, unfinished)
             os.replace(unfinished, path)
+
+    def _link(self, path: Path) -> None:
+        try:
+            self._module.export_library(str(path))
+        except (RuntimeError, ValueError) as error:
+            raise CompileError(f"cannot link {path.name!r} (it takes g++ or clang++): {error}") from error
 
     def __repr__(self) -> str:
         lines = ["<tvm_dyn.Library"]
@@ -155,7 +165,7 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
         module = tvm.runtime.load_module(os.path.abspath(path))
     except (RuntimeError, ValueError, AttributeError) as error:
         raise InvalidLibraryError(f"{str(path)!r} is no library that TVM can load: {error}") from error
-    return Library(module, num_threads)
+    return Library(module, num_threads, Path(path).absolute())
 
 
 def _read_signature(module: tvm.runtime.Module) -> Signature:
