@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, tirx
@@ -50,7 +51,7 @@ class FunctionShapes:
     def rewrite(self) -> relax.Function:
         """The function with unified, simplified and narrowed shapes."""
         self._builder.begin_scope(list(self.func.params))
-        body = self._seq(self.func.body)
+        body = self._seq(_seq_of(self.func.body))
         self._builder.end_scope()
         is_pure = self.func.is_pure and not self._asserted
         return relax.Function(self.func.params, body, None, is_pure, self.func.attrs)
@@ -61,7 +62,8 @@ class FunctionShapes:
         blocks: list[relax.BindingBlock] = []
         for block in seq.blocks:
             blocks.extend(self._block(block))
-        return self._builder.normalize(relax.SeqExpr(blocks, self._expr(seq.body)))
+        new: Any = self._builder.normalize(relax.SeqExpr(blocks, self._expr(seq.body)))
+        return new
 
     def _block(self, block: relax.BindingBlock) -> list[relax.BindingBlock]:
         outer = self._scope_above, self._hoisted, self._retyped
@@ -73,7 +75,7 @@ class FunctionShapes:
         for binding in block.bindings:
             if isinstance(binding, relax.MatchCast):
                 self._match_cast(binding)
-            else:
+            elif isinstance(binding, relax.VarBinding):
                 self._var_binding(binding)
         new = self._builder._end_block()
         blocks = [relax.BindingBlock(self._hoisted)] if self._hoisted else []
@@ -85,7 +87,7 @@ class FunctionShapes:
         branches = []
         for branch, holds in ((value.true_branch, True), (value.false_branch, False)):
             with self._branch(condition, holds):
-                branches.append(self._seq(branch))
+                branches.append(self._seq(_seq_of(branch)))
         return relax.If(condition, *branches)
 
     @contextmanager
@@ -103,17 +105,22 @@ class FunctionShapes:
     # ---- bindings
 
     def _var_binding(self, binding: relax.VarBinding) -> None:
-        value = binding.value
-        if _is_op(value, "relax.assert_op"):
+        if _is_op(binding.value, "relax.assert_op"):
             self._assertion(binding)
             return
-        new = self._if(value) if isinstance(value, relax.If) else self._expr(value)
-        if isinstance(new, ir.Call) and not ir.is_prim_expr(new):
-            new = self._call(new, binding.var.name)
-        self._emit(binding.var, self._builder.normalize(new))
+        new = self._value(binding)
+        self._emit(binding.var, new)
         if isinstance(binding.var.ty, ir.PrimType) and str(binding.var.ty) == "int64":
             self._scope.add(binding.var)
             self.facts.define(binding.var, new)
+
+    def _value(self, binding: relax.Binding) -> ir.Expr:
+        """The bound value with operands and dims replaced, its type inferred anew."""
+        value: Any = binding.value
+        new = self._if(value) if isinstance(value, relax.If) else self._expr(value)
+        if isinstance(new, ir.Call) and not ir.is_prim_expr(new):
+            new = self._call(new, binding.var.name)
+        return self._builder.normalize(new)
 
     def _emit(self, var: ir.Var, value: ir.Expr) -> None:
         """Bind ``value`` to ``var``, or to a variable of the narrower type now known."""
@@ -148,7 +155,7 @@ class FunctionShapes:
 
     def _match_cast(self, binding: relax.MatchCast) -> None:
         """Resolve the dims that a cast defines; drop the cast once it says nothing new."""
-        value = self._expr(binding.value)
+        value = self._value(binding)
         cast = unify(binding.ty, value.ty, self._scope, self._removed)
         for var, actual in cast.defined.items():
             self._removed[var] = actual
@@ -177,9 +184,11 @@ class FunctionShapes:
 
     # ---- calls
 
-    def _call(self, call: ir.Call, name: str) -> ir.Expr:
-        call = self._resolved(call)
-        if not isinstance(call, ir.Call) or _is_op(call, *_KEEPS_OPERANDS):
+    def _call(self, original: ir.Call, name: str) -> ir.Expr:
+        call = self._resolved(original)
+        if not isinstance(call, ir.Call) or not isinstance(call.op, ir.Op | ir.GlobalVar):
+            return call
+        if _is_op(call, *_KEEPS_OPERANDS):
             return call
         for requirement in requirements(call):
             call = self._require(call, requirement, name)
@@ -205,8 +214,8 @@ class FunctionShapes:
         begins, ends, strides = ([self._dim(e) for e in found] for found in elements)  # type: ignore[union-attr]
         if not all(isinstance(stride, prim.IntImm) for stride in strides):
             return call
-        axes = list(range(len(begins)))
-        return relax.op.strided_slice(data, axes, begins, ends, strides)
+        axes = relax.Tuple([tirx.IntImm("int64", axis) for axis in range(len(begins))])
+        return relax.op.strided_slice(data, axes, relax.Tuple(begins), relax.Tuple(ends), relax.Tuple(strides))
 
     def _operand(self, arg: ir.Expr) -> ir.Expr:
         """An operand with a type in canonical dims: cast where it is a variable of an older type."""
@@ -221,7 +230,7 @@ class FunctionShapes:
         new = map_dims(old, self._dim)
         return arg if new.same_as(old) else self._cast(arg, new)
 
-    def _cast(self, var: ir.Var, ty: ir.Type) -> ir.Var:
+    def _cast(self, var: Any, ty: ir.Type) -> ir.Var:
         """A ``match_cast`` of ``var`` to ``ty``, made once in a block."""
         known = self._retyped.get(var)
         if known is not None and tvm_ffi.structural_equal(known.ty, ty):
@@ -282,10 +291,10 @@ class FunctionShapes:
             return self._replaced(expr)
         return expr
 
-    def _attrs(self, attrs: ir.Attrs | None) -> ir.Attrs | None:
+    def _attrs(self, attrs: Any) -> Any:
         return self._replaced(attrs) if attrs is not None and self._removed else attrs
 
-    def _replaced(self, node: ir.Node) -> ir.Node:
+    def _replaced(self, node: Any) -> Any:
         """Any other node, with variables replaced but shapes left as they are."""
 
         def replace(var: ir.Var) -> ir.Expr:
@@ -309,6 +318,10 @@ class FunctionShapes:
 
     def _without_removed_dim(self, dim: ir.Expr) -> ir.Expr:
         return substitute(dim, self._removed) if self._removed else dim
+
+
+def _seq_of(expr: ir.Expr) -> relax.SeqExpr:
+    return expr if isinstance(expr, relax.SeqExpr) else relax.SeqExpr([], expr)
 
 
 def _retyped(value: ir.Call | relax.If, ty: ir.Type) -> ir.Expr:

@@ -1,6 +1,7 @@
 """Facts about the symbolic dims of one Relax function: what its signature states, and their record.
 
-The record is the function attribute `ATTRIBUTE`, JSON text for later passes::
+The record is the function attribute `ATTRIBUTE`, JSON text for later passes. What it says holds in every call
+that returns: part of it may rest on checks that run inside the function::
 
     {"ranges": {"n": [1, 512]}, "residues": {"n": [8, 0]}, "equalities": {"m": "n"}, "nonnegative": ["s - n"]}
 """
