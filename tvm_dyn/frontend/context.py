@@ -67,7 +67,8 @@ class Context:
             raise ModelImportError(f"{self.label}: the rank of its result depends on run-time values")
         shape = var.ty.shape
         if isinstance(shape, relax.ShapeExpr):
-            return var
+            # one form for one extent: FuseTIR takes `1 + n` and `n + 1` for two
+            return self.tensor(self.cast_shape(Value(expr=var), [_int_or_expr(simplify(d)) for d in shape.values]))
         dims = [self.fresh_symbol("d") for _ in range(var.ty.ndim)]
         return self.bb.match_cast(var, relax.TensorType(dims, var.ty.dtype))
 
