@@ -98,58 +98,93 @@ def row_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]], lanes: 
     extent = emit.product([iv.dom.extent for iv in reduced[-1]])
 
     def body(*accs) -> Stmt:
-        def update(point: dict, lane, k) -> Stmt:
+        both = list(zip(accs, parts, strict=True))
+
+        def update(point: dict, lane, k, keep=None) -> Stmt:
             at = {**point, **group_point(reduced[-1], k)}
-            return emit.seq(*[
-                emit.store(acc, c.combine(emit.load(acc, lane), substitute(c.term, at).astype(c.dtype)), lane)
-                for acc, c in zip(accs, parts, strict=True)
-            ])
+            statements = []
+            for acc, part in both:
+                term = substitute(part.term, at).astype(part.dtype)
+                if keep is not None:
+                    term = tirx.Select(keep, term, part.identity())
+                statements.append(emit.store(acc, part.combine(emit.load(acc, lane), term), lane))
+            return emit.seq(*statements)
 
         def sweep(point: dict) -> Stmt:
-            return _sweep(extent, lanes, lambda lane, k: update(point, lane, k))
+            return _sweep(extent, lanes, lambda lane, k, keep=None: update(point, lane, k, keep))
 
-        init = [
-            emit.vectorized(width, lambda v, acc=acc, c=c: emit.store(acc, c.identity(), v))
-            for acc, c in zip(accs, parts, strict=True)
-        ]
-        total = [_fold(acc, c, width) for acc, c in zip(accs, parts, strict=True)]
-        results = [_result(acc, c, env) for acc, c in zip(accs, parts, strict=True)]
-        return emit.seq(*init, _nest(reduced[:-1], env, sweep), *total, *results)
+        init = [_fill(acc, part.identity(), lanes) for acc, part in both]
+        return emit.seq(*init, _nest(reduced[:-1], env, sweep), *[_result(a, p, lanes, env) for a, p in both])
 
-    return emit.scratch([([width], c.dtype) for c in parts], body)
+    return emit.scratch([([width], part.dtype) for part in parts], body)
+
+
+def _fill(acc, value: Expr, lanes: int) -> Stmt:
+    return emit.unrolled(
+        _VECTORS, lambda u: emit.vectorized(lanes, lambda v: emit.store(acc, value, u * lanes + v))
+    )
 
 
 def _sweep(extent, lanes: int, update: Callable) -> Stmt:
-    """``update(lane, k)`` for every k: four vectors at a time, then one, then single elements into lanes."""
+    """``update(lane, k)`` for every k, in order of lanes: four vectors at a time, then one, then the rest.
+
+    The rest is a last vector that overlaps the one before, ``keep`` telling new elements from old ones; a range
+    shorter than a vector is walked one by one. Lanes are constants otherwise, so that they stay in registers.
+    """
     width = lanes * _VECTORS
-    wide = tirx.truncdiv(extent, emit.const(width))
-    single = tirx.truncdiv(extent - wide * width, emit.const(lanes))
-    done = wide * width + single * lanes
-    return emit.bind([wide, single, done], lambda wide, single, done: emit.seq(
-        emit.serial(wide, lambda i: emit.unrolled(_VECTORS, lambda u: emit.vectorized(
-            lanes, lambda v: update(u * lanes + v, i * width + u * lanes + v)
-        ))),
-        emit.serial(single, lambda i: emit.vectorized(
-            lanes, lambda v: update(v, wide * width + i * lanes + v)
-        )),
-        emit.serial(extent - done, lambda t: update(t, done + t)),
-    ))
+
+    def vectors(wide, left) -> Stmt:
+        def single(v, i) -> Stmt:
+            return update(v, wide * width + i * lanes + v)
+
+        def last(v) -> Stmt:
+            return update(v, extent - lanes + v, keep=v >= lanes - left)
+
+        rest = emit.when(
+            extent >= lanes,
+            emit.vectorized(lanes, last),
+            emit.serial(left, lambda t: update(emit.const(0), extent - left + t)),
+        )
+        return emit.seq(
+            emit.serial(
+                wide,
+                lambda i: emit.unrolled(
+                    _VECTORS,
+                    lambda u: emit.vectorized(
+                        lanes, lambda v: update(u * lanes + v, i * width + u * lanes + v)
+                    ),
+                ),
+            ),
+            emit.serial(
+                emit.quotient(extent - wide * width, lanes),
+                lambda i: emit.vectorized(lanes, lambda v: single(v, i)),
+            ),
+            emit.when(left > 0, rest),
+        )
+
+    remainder = tirx.truncmod(extent, emit.const(lanes))
+    return emit.bind([emit.quotient(extent, width), remainder], vectors)
 
 
-def _fold(acc, part: Component, width: int) -> Stmt:
-    steps = []
-    while width > 1:
-        width //= 2
-        steps.append(emit.vectorized(width, lambda v, w=width: emit.store(
-            acc, part.combine(emit.load(acc, v), emit.load(acc, v + w)), v
-        )))
-    return emit.seq(*steps)
-
-
-def _result(acc, part: Component, env: dict) -> Stmt:
-    total = part.combine(part.initial.astype(part.dtype), emit.load(acc, 0))
+def _result(acc, part: Component, lanes: int, env: dict) -> Stmt:
+    """Combine the lanes in a tree and store the total."""
+    vectors = [emit.load(acc, tirx.Ramp(u * lanes, 1, lanes)) for u in range(_VECTORS)]
+    while len(vectors) > 1:
+        half = len(vectors) // 2
+        vectors = [part.combine(a, b) for a, b in zip(vectors[:half], vectors[half:], strict=True)]
+    total = part.combine(part.initial.astype(part.dtype), _across(vectors[0], part, lanes))
     value = total.astype(str(part.store.buffer.dtype))
     return emit.store(part.store.buffer, value, *substitute(list(part.store.indices), env))
+
+
+def _across(vector: Expr, part: Component, lanes: int) -> Expr:
+    """The combination of all lanes of one vector."""
+    if lanes == 1:
+        return vector
+    whole, half = tirx.Var("lanes", vector.ty), lanes // 2
+    low = tirx.Shuffle([whole], [tirx.const(i, "int32") for i in range(half)])
+    high = tirx.Shuffle([whole], [tirx.const(i, "int32") for i in range(half, lanes)])
+    return tirx.Let(whole, vector, _across(part.combine(low, high), part, half))
 
 
 def column_reduction(stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool) -> Stmt:
