@@ -65,7 +65,8 @@ def legalize_math(func: PrimFunc) -> PrimFunc:
         name = getattr(call.op, "name", "").removeprefix("tirx.")
         dtype = str(call.ty)
         if name == "pow":
-            return _power(*call.args) or call
+            power = _power(*call.args)
+            return call if power is None else power
         if name not in _FUNCTIONS or dtype not in ("float32", "float16"):
             return call
         return _let(call.args[0].astype("float32"), _FUNCTIONS[name]).astype(dtype)
