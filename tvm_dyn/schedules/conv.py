@@ -153,8 +153,8 @@ def _tile_product(conv: Conv, tile: Tile, vectors: int, group: Expr, block: Expr
 
 def _sums(conv: Conv, tile: Tile, vectors: int, first: Expr, channel: Expr, load: Load, store: Store) -> Stmt:
 
-    def each(body: Callable[[Expr, Expr], Stmt]) -> Stmt:
-        return emit.unrolled(
+    def each(body: Callable[[Expr, Expr], Stmt], rows: Callable[..., Stmt] = emit.unrolled) -> Stmt:
+        return rows(
             tile.rows,
             lambda i: emit.unrolled(
                 vectors, lambda v: emit.vectorized(tile.lanes, lambda j: body(i, v * tile.lanes + j)), "v"
@@ -174,7 +174,7 @@ def _sums(conv: Conv, tile: Tile, vectors: int, first: Expr, channel: Expr, load
         return emit.seq(
             each(lambda i, j: tirx.BufferStore(acc, tirx.const(0.0, conv.dtype), [i, j])),
             emit.serial(conv.channels, lambda c: _each_tap(conv.taps, lambda tap: product(acc, c, tap)), "c"),
-            each(lambda i, j: store(first + i, j, acc[i, j])),
+            each(lambda i, j: store(first + i, j, acc[i, j]), emit.serial),
         )
 
     return emit.scratch([([tile.rows, vectors * tile.lanes], conv.dtype)], body)
@@ -284,43 +284,52 @@ def _pixel_coordinates(conv: Conv, rank: int) -> Callable[[Expr], list[Expr]]:
 def _staged(conv: Conv, tile: Tile, target: Target) -> Stmt:
     """Everything but pointwise: bands of rows, each copied, multiplied and written out."""
     axes = conv.window.axes
+    pitches = Planes.pitches(axes)
+    unbound = Planes(axes, conv.batch, pitches, slack=tile.lanes)
+    pixels = _band_pixels(conv, tile, unbound, target)
 
-    def bands(*pitches: Expr) -> Stmt:
-        layout = Planes(axes, conv.batch, list(pitches), slack=tile.lanes)
+    def bands(padded: Buffer, sums: Buffer) -> Stmt:
+        def loop(layout: Planes, rows: Expr, height: Expr, plane: Expr, line: Expr) -> Stmt:
+            padded_at = emit.rows_of(padded, layout.phases, plane)
+            sums_at = emit.rows_of(sums, line)
 
-        def each(rows: Expr, height: Expr) -> Stmt:
-            def band(padded: Buffer, sums: Buffer, index: Expr) -> Stmt:
-                first = index * height
-                return emit.bind(
-                    [first, tirx.min(height, rows - first)],
-                    lambda first, count: _band(conv, tile, layout, padded, sums, first, count),
-                )
+            def band(first: Expr, count: Expr) -> Stmt:
+                return _band(conv, tile, layout, padded_at, sums_at, first, count)
 
-            # Outside of the loop, as TVM takes allocations out of serial loops even where their size depends on one.
-            planes = [conv.groups * conv.channels, layout.phases, layout.plane(height)]
-            lines = [conv.filters, height * layout.pitch + tile.lanes]
-            return emit.scratch(
-                [(planes, conv.dtype), (lines, conv.dtype)],
-                lambda padded, sums: emit.serial(
-                    emit.ceildiv(rows, height), lambda index: band(padded, sums, index), "band"
+            return emit.serial(
+                emit.ceildiv(rows, height), lambda i: emit.bind([i * height, tirx.min(height, rows - i * height)], band)
+            )
+
+        def each(*pitches: Expr) -> Stmt:
+            layout = Planes(axes, conv.batch, list(pitches), slack=tile.lanes)
+            height = tirx.max(emit.quotient(emit.const(pixels), layout.pitch), 2 * layout.halo)
+            height = tirx.max(tirx.min(height, layout.rows), emit.const(1))
+            return emit.bind(
+                [layout.rows, height],
+                lambda rows, height: emit.bind(
+                    [layout.plane(height), layout.line(height)],
+                    lambda plane, line: loop(layout, rows, height, plane, line),
                 ),
             )
 
-        return emit.bind([layout.rows, _band_height(conv, tile, layout, target)], each)
+        return emit.bind(pitches, each)
 
-    return emit.bind(Planes.pitches(axes), bands)
+    # Sizes that bound those of any band and are simple in the extents, which TVM analyses at length.
+    margin = (2 * unbound.halo + 1) * unbound.pitch + pixels
+    plane = margin + unbound.plane(emit.const(0))
+    lines = margin + unbound.line(emit.const(0))
+    sizes = [conv.groups * conv.channels * unbound.phases * plane, conv.filters * lines]
+    return emit.scratch([([emit.simplify(size)], conv.dtype) for size in sizes], bands)
 
 
-def _band_height(conv: Conv, tile: Tile, layout: Planes, target: Target) -> Expr:
-    """Rows whose copy and sums fit the second-level caches, though enough to be worth a round of tasks."""
+def _band_pixels(conv: Conv, tile: Tile, layout: Planes, target: Target) -> int:
+    """Pixels whose copy and sums fit the second-level caches, though enough to be worth a round of tasks."""
     per_pixel = conv.groups * conv.channels * layout.phases + conv.filters
     budget = hardware.cache_bytes(target, 2) * hardware.cores(target) * 3 // 4 // hardware.dtype_bytes(conv.dtype)
-    pixels = max(budget // per_pixel, 4 * tile.pixels)
-    rows = tirx.max(emit.quotient(emit.const(pixels), layout.pitch), 2 * layout.halo)
-    return tirx.max(tirx.min(rows, layout.rows), emit.const(1))
+    return max(budget // per_pixel, 4 * tile.pixels)
 
 
-def _band(conv: Conv, tile: Tile, layout: Planes, padded: Buffer, sums: Buffer, first: Expr, count: Expr) -> Stmt:
+def _band(conv: Conv, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, first: Expr, count: Expr) -> Stmt:
     """``count`` rows of sums from row ``first`` on."""
     zero = tirx.const(0.0, conv.dtype)
     return emit.seq(
@@ -330,31 +339,34 @@ def _band(conv: Conv, tile: Tile, layout: Planes, padded: Buffer, sums: Buffer, 
     )
 
 
-def _multiply(conv: Conv, tile: Tile, layout: Planes, padded: Buffer, sums: Buffer, pixels: Expr) -> Stmt:
+def _multiply(conv: Conv, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr) -> Stmt:
     def body(_: Expr, start: Expr, vectors: int, group: Expr, block: Expr) -> Stmt:
         def load(c: Expr, tap: list[Expr], j: Expr) -> Expr:
             phase, offset = layout.tap(tap)
-            return padded[c, phase, start + offset + j]
+            return emit.load(*padded(c, phase, start + offset, lane=j))
 
         def store(f: Expr, j: Expr, acc: Expr) -> Stmt:
-            return tirx.BufferStore(sums, acc, [f, start + j])
+            return emit.store_at(sums(f, start, lane=j), acc)
 
         return _tile_product(conv, tile, vectors, group, block, load, store)
 
     return _tiles(conv, tile, emit.const(1), pixels, body)
 
 
-def _finish(conv: Conv, tile: Tile, layout: Planes, sums: Buffer, first: Expr, count: Expr) -> Stmt:
+def _finish(conv: Conv, tile: Tile, layout: Planes, sums: emit.At, first: Expr, count: Expr) -> Stmt:
     """Rows of sums to rows of the result, through the epilogue."""
     window = conv.window
 
     def write(f: Expr, row: Expr) -> Stmt:
         def line(n: Expr, outer: list[Expr]) -> Stmt:
-            def element(x: Expr) -> Stmt:
-                value = window.epilogue(sums[f, row * layout.pitch + x], [n, f, *outer, x])
-                return tirx.BufferStore(window.result, value, [n, f, *outer, x])
+            def elements(start: Expr, width: Expr) -> Stmt:
+                def element(x: Expr) -> Stmt:
+                    value = window.epilogue(emit.load(*sums(f, start, lane=x)), [n, f, *outer, x])
+                    return tirx.BufferStore(window.result, value, [n, f, *outer, x])
 
-            return emit.bind([window.axes[-1].out_extent], lambda width: emit.chunks(width, tile.lanes, element))
+                return emit.chunks(width, tile.lanes, element)
+
+            return emit.bind([row * layout.pitch, window.axes[-1].out_extent], elements)
 
         return layout.output_row(first + row, line)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -10,9 +11,11 @@ from tvm.ir import Expr
 from tvm.s_tir.schedule import Schedule
 from tvm.tirx import ForKind, Stmt
 
-from tvm_dyn.schedules.common import as_int
+from tvm_dyn.schedules.common import as_int, collect
 
 Body = Callable[[Expr], Stmt]
+At = Callable[..., tuple[tirx.Buffer, Expr]]
+"""Coordinates -> a flat buffer and the index in it."""
 
 
 def const(value: int) -> Expr:
@@ -51,11 +54,7 @@ def seq(*stmts: Stmt) -> Stmt:
 
 
 def bind(values: list[Expr], body: Callable[..., Stmt]) -> Stmt:
-    """``body`` of the values, each computed once; variables and constants are passed on as they are.
-
-    Besides the work at run time this bounds the expressions that TVM's simplifier has to chew: nested quotients of
-    symbolic extents take it seconds.
-    """
+    """``body`` of the values, each computed once; variables and constants are passed on as they are."""
     statements: list[Stmt] = []
     names: list[Expr] = []
     for value in values:
@@ -63,17 +62,49 @@ def bind(values: list[Expr], body: Callable[..., Stmt]) -> Stmt:
             names.append(value)
             continue
         names.append(tirx.Var(f"v{len(names)}", "int64"))
-        statements.append(tirx.stmt.Bind(names[-1], value))
+        statements.append(tirx.stmt.Bind(names[-1], _opaque(value)))
     return seq(*statements, body(*names))
 
 
+def _opaque(value: Expr, dtype: str = "int64") -> Expr:
+    """The value, hidden from TVM's simplifier.
+
+    Most TIR passes put definitions back in place, expand the products of symbolic extents that come out, and solve the
+    inequalities of conditions: it takes seconds, and kernels grow to megabytes of index arithmetic. LLVM drops the call
+    first thing.
+    """
+    bits = 1 if dtype == "bool" else 64
+    return tirx.call_llvm_intrin(dtype, f"llvm.expect.i{bits}", value, tirx.const(1, dtype))
+
+
 def scratch(kinds: list[tuple[list, str]], body: Callable[..., Stmt]) -> Stmt:
-    """``body`` of buffers of the given (shape, dtype) that live as long as it runs; they start undefined."""
+    """``body`` of buffers of the given (shape, dtype) that live as long as it runs; they start undefined.
+
+    TVM allocates at the start of the outermost parallel loop around (without one, of the function): extents may not
+    depend on anything that is defined further in.
+    """
     buffers = [
         tirx.decl_buffer([const(s) if isinstance(s, int) else s for s in shape], dtype, f"scratch{n}")
         for n, (shape, dtype) in enumerate(kinds)
     ]
-    return seq(*[tirx.AllocBuffer(buffer) for buffer in buffers], body(*buffers))
+    # Naming the pointer makes TVM take the buffer as it is: a union of all symbolic regions that are accessed costs
+    # it seconds and is no smaller.
+    named = [tirx.Evaluate(buffer.data) for buffer in buffers]
+    return seq(*[tirx.AllocBuffer(buffer) for buffer in buffers], *named, body(*buffers))
+
+
+def rows_of(buffer: tirx.Buffer, *extents: Expr | int) -> At:
+    """Multi-dimensional coordinates of a flat buffer; the outermost extent is not needed.
+
+    TVM's own flattening would put the definition of every symbolic extent into every index.
+    """
+
+    def at(*coordinates: Expr, lane: Expr | int = 0) -> tuple[tirx.Buffer, Expr]:
+        first, *rest = coordinates
+        steps = zip(rest, extents, strict=True)
+        return buffer, _opaque(functools.reduce(lambda index, step: index * step[1] + step[0], steps, first)) + lane
+
+    return at
 
 
 def quotient(a: Expr, b: Expr | int) -> Expr:
@@ -144,6 +175,14 @@ def kernel(func: PrimFunc, body: Stmt) -> Schedule:
     return Schedule(func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block)))
 
 
+def rebuild(func: PrimFunc, body: Stmt) -> PrimFunc:
+    """``func`` with ``body`` as its whole body; buffers of its root block stay as far as ``body`` uses them."""
+    used = collect(body, tirx.Var)
+    buffers = [b for b in func.body.block.alloc_buffers if any(b.same_as(v) for v in used)]
+    block = s_tir.SBlock([], [], [], "root", body, alloc_buffers=buffers)
+    return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block))
+
+
 def load(buffer: tirx.Buffer, *indices: Expr | int) -> Expr:
     """``buffer[indices]``."""
     return tirx.BufferLoad(buffer, [const(i) if isinstance(i, int) else i for i in indices])
@@ -152,6 +191,11 @@ def load(buffer: tirx.Buffer, *indices: Expr | int) -> Expr:
 def store(buffer: tirx.Buffer, value: Expr, *indices: Expr | int) -> Stmt:
     """``buffer[indices] = value``."""
     return tirx.BufferStore(buffer, value, [const(i) if isinstance(i, int) else i for i in indices])
+
+
+def store_at(place: tuple[tirx.Buffer, Expr], value: Expr) -> Stmt:
+    """Store to a place that `rows_of` gave."""
+    return tirx.BufferStore(place[0], value, [place[1]])
 
 
 def simplify(expr: Expr) -> Expr:
@@ -163,5 +207,5 @@ def when(condition: Expr, then: Stmt, otherwise: Stmt | None = None) -> Stmt:
     """``if condition: then else: otherwise``, decided now where the condition is constant."""
     condition = simplify(condition)
     if not isinstance(condition, tirx.IntImm):
-        return tirx.IfThenElse(condition, then, otherwise)
+        return tirx.IfThenElse(_opaque(condition, "bool"), then, otherwise)
     return then if condition.value else otherwise or tirx.Evaluate(const(0))

@@ -73,6 +73,10 @@ class Planes:
         """Elements of a plane."""
         return self.stored_rows(height) * self.pitch + (self._axes[-1].reach + self._slack)
 
+    def line(self, height: Expr) -> Expr:
+        """Elements of ``height`` rows of outputs."""
+        return height * self.pitch + self._slack
+
     def output_row(self, row: Expr, body: Callable[[Expr, list[Expr]], Stmt]) -> Stmt:
         """``body(image, outer coordinates)`` where ``row`` is a row of the output rather than one between images."""
 
@@ -83,19 +87,22 @@ class Planes:
 
         return emit.bind(emit.unflatten(row, [self._batch, *self._outer_pitches]), checked)
 
-    def fill(self, data: Buffer, padded: Buffer, first: Expr, height: Expr, lanes: int, zero: Expr) -> Stmt:
+    def fill(self, data: Buffer, padded: emit.At, first: Expr, height: Expr, lanes: int, zero: Expr) -> Stmt:
         """Copy the rows that outputs in rows ``first`` .. ``first + height`` of all channels read, in parallel."""
         channels = data.shape[1]
 
         def each(count: Expr) -> Stmt:
             def task(c: Expr, phase: Expr, row: Expr) -> Stmt:
-                return self.fill_row(
-                    lambda image, *at: data[(image, c, *at)],
-                    lambda p, x, value: tirx.BufferStore(padded, value, [c, p, row * self.pitch + x]),
-                    phase,
-                    first + row,
-                    lanes,
-                    zero,
+                return emit.bind(
+                    [row * self.pitch],
+                    lambda start: self.fill_row(
+                        lambda image, *at: data[(image, c, *at)],
+                        lambda p, x, value: emit.store_at(padded(c, p, start, lane=x), value),
+                        phase,
+                        first + row,
+                        lanes,
+                        zero,
+                    ),
                 )
 
             where = [channels, self.outer_phases, count]
@@ -120,6 +127,9 @@ class Planes:
         def copy(image: Expr, *steps: Expr) -> Stmt:
             phases = emit.unflatten(outer_phase, [emit.const(axis.stride) for axis in outer]) if outer else []
             at = [p + y * axis.stride - axis.before for p, y, axis in zip(phases, steps, outer, strict=True)]
+            return emit.bind(at, lambda *at: copy_from(image, *at))
+
+        def copy_from(image: Expr, *at: Expr) -> Stmt:
             inside = [image < self._batch]
             for y, axis in zip(at, outer, strict=True):
                 inside += [y >= 0, y < axis.in_extent]
@@ -150,10 +160,12 @@ class Planes:
             end = tirx.max(tirx.min(tirx.floordiv(end + (axis.stride - 1), axis.stride), self.pitch), left)
 
         def copy(left: Expr, end: Expr) -> Stmt:
-            source = (left * axis.stride) - lead
+            def middle(source: Expr, length: Expr) -> Stmt:
+                return emit.chunks(length, lanes, lambda x: store(left + x, load(x * axis.stride + source)))
+
             return emit.seq(
                 emit.serial(left, lambda x: store(x, zero), "x"),
-                emit.chunks(end - left, lanes, lambda x: store(left + x, load(x * axis.stride + source))),
+                emit.bind([left * axis.stride - lead, end - left], middle),
                 emit.serial(self.pitch - end, lambda x: store(end + x, zero), "x"),
             )
 

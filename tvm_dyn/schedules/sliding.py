@@ -108,48 +108,57 @@ def _channels(sliding: Sliding) -> Stmt:
     def each(*pitches: Expr) -> Stmt:
         layout = Planes(window.axes, emit.const(1), list(pitches), slack=sliding.lanes)
 
-        def task(n: Expr, f: Expr) -> Stmt:
-            plane = ([layout.phases, layout.plane(layout.rows)], sliding.dtype)
-            return emit.scratch(
-                [plane],
-                lambda padded: emit.seq(
+        def channel(plane: Expr, n: Expr, f: Expr) -> Stmt:
+            def steps(buffer: Buffer) -> Stmt:
+                padded = emit.rows_of(buffer, plane)
+                return emit.seq(
                     _copy(sliding, layout, padded, n, sliding.source_channel(f)),
                     _slide(sliding, layout, padded, n, f),
-                ),
+                )
+
+            return emit.scratch([([layout.phases * plane], sliding.dtype)], steps)
+
+        def tasks(plane: Expr) -> Stmt:
+            return emit.parallel(
+                batch * channels,
+                lambda index: emit.bind(emit.unflatten(index, [batch, channels]), lambda n, f: channel(plane, n, f)),
             )
 
-        return emit.parallel(
-            batch * channels, lambda index: emit.bind(emit.unflatten(index, [batch, channels]), task)
-        )
+        return emit.bind([layout.plane(layout.rows)], tasks)
 
     return emit.bind(Planes.pitches(window.axes), each)
 
 
-def _copy(sliding: Sliding, layout: Planes, padded: Buffer, n: Expr, channel: Expr) -> Stmt:
+def _copy(sliding: Sliding, layout: Planes, padded: emit.At, n: Expr, channel: Expr) -> Stmt:
     data = sliding.window.data
 
     def row(phase: Expr, row: Expr) -> Stmt:
-        return layout.fill_row(
-            lambda _, *at: data[(n, channel, *at)],
-            lambda p, x, value: tirx.BufferStore(padded, value, [p, row * layout.pitch + x]),
-            phase,
-            row,
-            sliding.lanes,
-            sliding.padding,
+        return emit.bind(
+            [row * layout.pitch],
+            lambda start: layout.fill_row(
+                lambda _, *at: data[(n, channel, *at)],
+                lambda p, x, value: emit.store_at(padded(p, start, lane=x), value),
+                phase,
+                row,
+                sliding.lanes,
+                sliding.padding,
+            ),
         )
 
     rows = layout.stored_rows(layout.rows)
     return emit.serial(layout.outer_phases, lambda phase: emit.serial(rows, lambda r: row(phase, r), "row"), "phase")
 
 
-def _slide(sliding: Sliding, layout: Planes, padded: Buffer, n: Expr, f: Expr) -> Stmt:
+def _slide(sliding: Sliding, layout: Planes, padded: emit.At, n: Expr, f: Expr) -> Stmt:
     window = sliding.window
 
     def line(row: Expr) -> Stmt:
         def write(outer: list[Expr]) -> Stmt:
             def vector(acc: Buffer, first: Expr) -> Stmt:
-                start = row * layout.pitch + first
-                return _combine_taps(sliding, layout, padded, acc, n, f, start)
+                return emit.bind(
+                    [row * layout.pitch + first],
+                    lambda start: _combine_taps(sliding, layout, padded, acc, n, f, start),
+                )
 
             def store(acc: Buffer, first: Expr, j: Expr) -> Stmt:
                 at = [n, f, *outer, first + j]
@@ -193,7 +202,7 @@ def _with_acc(sliding: Sliding, body: Callable[[Buffer], Stmt]) -> Stmt:
 
 
 def _combine_taps(
-    sliding: Sliding, layout: Planes, padded: Buffer, acc: Buffer, n: Expr, f: Expr, start: Expr
+    sliding: Sliding, layout: Planes, padded: emit.At, acc: Buffer, n: Expr, f: Expr, start: Expr
 ) -> Stmt:
     """One vector of outputs: the last axis's taps in one expression, the others in loops."""
     *outer, last = [axis.kernel for axis in sliding.window.axes]
@@ -204,7 +213,7 @@ def _combine_taps(
                 value = acc[j]
                 for k in ks:
                     phase, offset = layout.tap([*tap, k])
-                    value = sliding.combine(value, padded[phase, start + offset + j], n, f, [*tap, k])
+                    value = sliding.combine(value, emit.load(*padded(phase, start + offset, lane=j)), n, f, [*tap, k])
                 return tirx.BufferStore(acc, value, [j])
 
             return emit.vectorized(sliding.lanes, element)
