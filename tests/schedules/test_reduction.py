@@ -101,7 +101,8 @@ def test_layer_norm_with_residual(columns):
 
 def test_rms_norm():
     kernel = Compiled(
-        [((B, S, N), "float32"), ((N,), "float32")], lambda bb, x, g: bb.emit(nn.rms_norm(x, g, -1, epsilon=1e-5))
+        [((B, S, N), "float32"), ((N,), "float32")],
+        lambda bb, x, g: bb.emit(nn.rms_norm(x, g, -1, epsilon=1e-5)),
     )
     for i, shape in enumerate(SHAPES):
         x, g = random(shape, seed=i), random(shape[-1:], seed=i + 1)

@@ -1,0 +1,113 @@
+"""Vector polynomials against the exact value over the whole range of float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from harness import TARGET
+from scipy import special
+from tvm import te, tirx
+
+from tvm_dyn.schedules.math import legalize_math
+
+REFERENCES = {
+    "exp": (np.exp, 1.1),
+    "log": (np.log, 1.0),
+    "sigmoid": (special.expit, 2.5),
+    "tanh": (np.tanh, 5.0),
+    "erf": (special.erf, 6.5),
+}
+EDGES = np.array(
+    [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-45,
+        1e-40,
+        -1e-40,
+        1.17549435e-38,
+        3.4028235e38,
+        -3.4028235e38,
+        1.0,
+        -1.0,
+    ]
+    + [
+        88.72283,
+        88.7229,
+        -87.33,
+        -103.9,
+        -104.5,
+        4.0,
+        -4.0,
+        7.9,
+        -7.9,
+        9.0,
+        0.0003,
+        0.0005,
+        0.70710677,
+        0.7071068,
+    ],
+    dtype="float32",
+)
+
+
+def _inputs():
+    rng = np.random.default_rng()
+    bits = rng.integers(0, 2**32, 300_000, dtype=np.uint32).view("float32")
+    near = [rng.uniform(-scale, scale, 50_000).astype("float32") for scale in (110.0, 8.0, 1.0)]
+    return np.concatenate([bits, *near, EDGES])
+
+
+def _build(function, dtype="float32"):
+    n = tirx.Var("n", "int64")
+    x = te.placeholder((n,), dtype, name="x")
+    y = te.compute((n,), lambda i: function(x[i]), name="y")
+    func = legalize_math(te.create_prim_func([x, y]).with_attr("global_symbol", "main"))
+    return func, tvm.compile(tvm.IRModule({"main": func}), target=TARGET)
+
+
+def _run(lib, x):
+    out = tvm.runtime.tensor(np.full_like(x, 7))
+    lib["main"](tvm.runtime.tensor(x), out)
+    return out.numpy()
+
+
+@pytest.mark.parametrize("name", list(REFERENCES))
+def test_error_and_edges(name):
+    reference, bound = REFERENCES[name]
+    func, lib = _build(getattr(tirx, name))
+    assert f"T.{name}(" not in func.script()
+    x = _inputs()
+    got = _run(lib, x)
+    with np.errstate(all="ignore"):
+        exact = reference(x.astype("float64"))
+        rounded = exact.astype("float32")
+        finite = np.isfinite(rounded) & np.isfinite(got)
+        ulps = np.abs(got.astype("float64") - exact) / np.spacing(np.abs(rounded)).astype("float64")
+    np.testing.assert_array_equal(got[~finite], rounded[~finite])
+    worst = np.argmax(np.where(finite, ulps, 0))
+    assert ulps[worst] <= bound, f"{name}({x[worst]!r}) = {got[worst]!r}, exact {exact[worst]!r}"
+
+
+def test_half_precision_goes_through_single():
+    func, lib = _build(tirx.exp, "float16")
+    assert "T.exp(" not in func.script()
+    x = np.linspace(-12, 11, 1000).astype("float16")
+    np.testing.assert_allclose(_run(lib, x), np.exp(x.astype("float64")), rtol=1e-3, atol=1e-7)
+
+
+def test_double_precision_stays_with_the_library():
+    func, lib = _build(tirx.exp, "float64")
+    assert "T.exp(" in func.script()
+    x = np.linspace(-700, 700, 100)
+    np.testing.assert_allclose(_run(lib, x), np.exp(x), rtol=1e-15)
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, 1.75])
+def test_powers(exponent):
+    _, lib = _build(lambda x: tirx.power(x, tirx.const(exponent, "float32")))
+    x = np.array([0.0, 0.3, 1.0, 2.5, 1e10, np.inf], "float32")
+    np.testing.assert_allclose(_run(lib, x), x.astype("float64") ** exponent, rtol=1e-5)
