@@ -13,7 +13,12 @@ from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import loads, same_exprs, substitute, uses_var
 from tvm_dyn.schedules.stage import Stage, fresh, group_point
 
-_COMBINERS = {tirx.Add: lambda a, b: a + b, tirx.Mul: lambda a, b: a * b, tirx.Max: tirx.max, tirx.Min: tirx.min}
+_COMBINERS = {
+    tirx.Add: lambda a, b: a + b,
+    tirx.Mul: lambda a, b: a * b,
+    tirx.Max: tirx.max,
+    tirx.Min: tirx.min,
+}
 _IDENTITY = {tirx.Add: 0, tirx.Mul: 1}
 _VECTORS = 4
 _COLUMNS = 256
@@ -54,7 +59,9 @@ def components(stage: Stage) -> list[Component] | None:
     initial = list(stage.init) if isinstance(stage.init, tirx.SeqStmt) else [stage.init]
     if len(initial) != len(updates):
         return None
-    found = [_component(s, i, bound, [u.buffer for u in updates]) for s, i in zip(updates, initial, strict=True)]
+    found = [
+        _component(s, i, bound, [u.buffer for u in updates]) for s, i in zip(updates, initial, strict=True)
+    ]
     return None if any(c is None for c in found) else [c for c in found if c is not None]
 
 
@@ -187,7 +194,9 @@ def _across(vector: Expr, part: Component, lanes: int) -> Expr:
     return tirx.Let(whole, vector, _across(part.combine(low, high), part, half))
 
 
-def column_reduction(stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool) -> Stmt:
+def column_reduction(
+    stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool
+) -> Stmt:
     """Reduce across rows, a block of neighbouring columns at a time; the accumulators are the output itself."""
     extent = axis.dom.extent
     blocks = emit.ceildiv(extent, _COLUMNS)

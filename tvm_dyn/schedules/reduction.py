@@ -22,7 +22,12 @@ from tvm.tirx import Buffer, IterVar, PrimFunc, Stmt
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit, generic
 from tvm_dyn.schedules.common import inline_spatial, loads, same_exprs, uses_var
-from tvm_dyn.schedules.reduce_kernel import column_reduction, is_row_reduction, row_reduction, scalar_reduction
+from tvm_dyn.schedules.reduce_kernel import (
+    column_reduction,
+    is_row_reduction,
+    row_reduction,
+    scalar_reduction,
+)
 from tvm_dyn.schedules.stage import Stage, group_point, merge_axes, parse, rebase
 
 _TASKS_PER_CORE = 4
@@ -132,7 +137,9 @@ class ReductionKernel:
         for stage in stages:
             env = {iv.var: p for iv, p in zip(stage.spatial, point, strict=False)}
             rest = stage.spatial[len(point) :]
-            statements.append(self._reduce(stage, env, rest) if stage.reduction else self._loops(stage, env, rest))
+            statements.append(
+                self._reduce(stage, env, rest) if stage.reduction else self._loops(stage, env, rest)
+            )
         return emit.seq(*statements)
 
     def _loops(self, stage: Stage, env: dict, axes: list[IterVar]) -> Stmt:
@@ -147,7 +154,9 @@ class ReductionKernel:
             lanes = hardware.lanes(self.target, str(stage.accumulator_dtype()))
             return _nested(groups, env, lambda point: row_reduction(stage, point, reduced, lanes))
         if axes and _is_column(stage, axes[-1]):
-            return _nested(groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, parallel))
+            return _nested(
+                groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, parallel)
+            )
         return _nested(groups, env, lambda point: scalar_reduction(stage, point, reduced))
 
 
