@@ -42,7 +42,7 @@ def compile(
     Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read
     (`.stage` is 'import'), `CompileError` where a pass or code generation fails ('compile').
     """
-    threads.use_threads(num_threads or threads.default_num_threads())
+    threads.use_threads(threads.resolve_num_threads(num_threads))
     report = progress or (lambda phase: None)
     report("import")
     module = import_model(model, dims)
@@ -64,24 +64,25 @@ def import_model(model: Model, dims: Mapping[str, Dim | int] | None = None) -> t
     """The model as a Relax module that carries its signature; arguments and errors as in `compile`."""
     from .embed import with_signature
 
+    to_relax = _importer(model)
     try:
-        return with_signature(_to_relax(model, dims), dims or {})
+        return with_signature(to_relax(model, dims), dims or {})
     except TvmDynError:
         raise
     except Exception as error:  # whatever TVM raises, callers get one kind, with the cause attached
         raise ModelImportError(f"the model cannot be turned into Relax: {error}") from error
 
 
-def _to_relax(model: Any, dims: Mapping[str, Dim | int] | None) -> tvm.IRModule:
-    if isinstance(model, tvm.IRModule):
-        return model
+def _importer(model: Any) -> Callable[[Any, Mapping[str, Dim | int] | None], tvm.IRModule]:
     from . import frontend
 
+    if isinstance(model, tvm.IRModule):
+        return lambda module, dims: module
     family = type(model).__module__.partition(".")[0]
     if family == "torch":
-        return frontend.import_exported_program(model, dims)
+        return frontend.import_exported_program
     if family == "onnx" or isinstance(model, str | os.PathLike):
-        return frontend.import_onnx(model, dims)
+        return frontend.import_onnx
     raise TypeError(
         f"cannot compile a {type(model).__name__}: pass the path of an .onnx file, an onnx.ModelProto, "
         "a torch ExportedProgram or a Relax IRModule"

@@ -90,7 +90,7 @@ def test_default(monkeypatch, variables, expected):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert threads.default_num_threads() == expected
+    assert threads.resolve_num_threads(None) == expected
 
 
 def test_an_explicit_number_wins(pair, tmp_path, monkeypatch):

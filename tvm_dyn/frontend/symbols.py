@@ -12,7 +12,7 @@ import tvm
 from tvm import tirx
 
 from tvm_dyn.dims import Dim
-from tvm_dyn.errors import ModelImportError
+from tvm_dyn.errors import InvalidDimError, ModelImportError
 from tvm_dyn.symbolic import free_vars, simplify, substitute, to_text
 
 _ANONYMOUS = {"", "?", "-1", "None"}
@@ -83,7 +83,7 @@ class SymbolTable:
         unknown = sorted(set(self._facts) - self._used_facts)
         if unknown:
             have = ", ".join(repr(a) for s in self.symbols.values() for a in s.aliases) or "none"
-            raise ModelImportError(f"no symbolic dim is named {', '.join(map(repr, unknown))}; the model has: {have}")
+            raise InvalidDimError(f"no symbolic dim is named {', '.join(map(repr, unknown))}; the model has: {have}")
 
     def free(self) -> list[Symbol]:
         """The symbols that are left: not fixed, not replaced."""

@@ -37,11 +37,9 @@ class Library:
     def __init__(
         self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None
     ) -> None:
-        if num_threads is not None and num_threads < 1:
-            raise ValueError(f"num_threads={num_threads}: use at least 1, or None for all cores")
         self._module = module
         self._file = file
-        self._num_threads = num_threads or threads.default_num_threads()
+        self._num_threads = threads.resolve_num_threads(num_threads)
         self._signature = _read_signature(module)
         self._takers = [make_taker(info) for info in self._signature.inputs]
         self._outputs = OutputPlan(self._signature.outputs)

@@ -37,8 +37,15 @@ class _Current(threading.local):
 current = _Current()
 
 
-def default_num_threads() -> int:
-    """TVM_NUM_THREADS if set, else OMP_NUM_THREADS as in TVM, else the cores this process may use."""
+def resolve_num_threads(count: int | None) -> int:
+    """`count`, else TVM_NUM_THREADS where set, else OMP_NUM_THREADS as in TVM, else all usable cores.
+
+    Raises `ValueError` on a count below 1.
+    """
+    if count is not None:
+        if count < 1:
+            raise ValueError(f"num_threads={count}: use at least 1, or None for all cores")
+        return count
     for variable in ("TVM_NUM_THREADS", "OMP_NUM_THREADS"):
         text = os.environ.get(variable, "")
         if text.isdigit() and int(text) > 0:
