@@ -53,7 +53,7 @@ def phases(target: Target) -> list[Phase]:
                 transform.RemovePurityChecking(),
                 passes.LowerShapeAsserts(),
                 transform.CallTIRRewrite(),
-                transform.StaticPlanBlockMemory(),
+                passes.PlanMemory(),
                 transform.LowerAllocTensor(),
                 transform.KillAfterLastUse(),
                 transform.LowerRuntimeBuiltin(),

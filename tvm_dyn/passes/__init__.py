@@ -2,6 +2,7 @@
 
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
+from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
 
-__all__ = ["AssumeNoAlias", "LowerShapeAsserts", "ScheduleGroups"]
+__all__ = ["AssumeNoAlias", "LowerShapeAsserts", "PlanMemory", "ScheduleGroups"]
