@@ -67,10 +67,17 @@ class Context:
             raise ModelImportError(f"{self.label}: the rank of its result depends on run-time values")
         shape = var.ty.shape
         if isinstance(shape, relax.ShapeExpr):
-            # one form for one extent: FuseTIR takes `1 + n` and `n + 1` for two
-            return self.tensor(self.cast_shape(Value(expr=var), [_int_or_expr(simplify(d)) for d in shape.values]))
+            return self._with_ordered_sums(var, list(shape.values))
         dims = [self.fresh_symbol("d") for _ in range(var.ty.ndim)]
         return self.bb.match_cast(var, relax.TensorType(dims, var.ty.dtype))
+
+    def _with_ordered_sums(self, var: relax.Var, dims: list[Any]) -> relax.Var:
+        """Concat infers `1 + n` where the same extent is `n + 1` elsewhere; FuseTIR takes them for two extents."""
+        analyzer = tvm.sym.Analyzer()
+        ordered = [analyzer.simplify(d) for d in dims]
+        same = [tvm_ffi.structural_equal(a, b) for a, b in zip(dims, ordered, strict=True)]
+        target = [d if kept else simplify(o) for d, o, kept in zip(dims, ordered, same, strict=True)]
+        return self.tensor(self.cast_shape(Value(expr=var), target))
 
     def fresh_symbol(self, hint: str) -> tirx.Var:
         """A new symbol for an extent that only the run knows (>= 0)."""
