@@ -32,14 +32,16 @@ from tvm_dyn.schedules.common import as_int, loads, substitute
 class MatmulTile:
     """Tile sizes of the kernel, in elements of the accumulator's type.
 
-    rows: heights of the register tiles, highest first; the tail of the rows takes the lowest one that covers it.
-    vectors: width of a full panel in vector registers; narrow_rows: tile heights of the one-vector panels that
-    take the remaining columns. pack_rows: rows from which on a panel is packed. block_rows: rows (a multiple of
-    the first heights) that share a packed panel in one task.
+    rows: heights of the register tiles, highest first; the tail of the rows takes the lowest that covers it.
+    vectors: width of a full panel in vector registers. narrow_rows: tile heights of the one-vector panels that
+    take the remaining columns. single_row_vectors: widths of panels for a single row, which streams B: the wider,
+    the longer the runs of memory. pack_rows: rows from which on a panel is packed. block_rows: rows (a multiple
+    of the first heights) that share a packed panel in one task.
     """
 
     lanes: int
     vectors: int
+    single_row_vectors: tuple[int, ...]
     rows: tuple[int, ...] = (6, 4, 2, 1)
     narrow_rows: tuple[int, ...] = (12, 1)
     pack_rows: int = 48
@@ -48,8 +50,9 @@ class MatmulTile:
     @staticmethod
     def for_target(target: Target, dtype: str) -> MatmulTile:
         """The tile whose accumulators, one row of B and one element of A fill the register file."""
-        vectors = 4 if hardware.registers(target) >= 32 else 2
-        return MatmulTile(hardware.lanes(target, dtype), vectors)
+        registers = hardware.registers(target)
+        vectors = registers // 8
+        return MatmulTile(hardware.lanes(target, dtype), vectors, (registers // 2, vectors))
 
 
 @dataclass(frozen=True)
@@ -86,44 +89,51 @@ class _Panel:
 class MatmulKernel:
     """Emits the loop nest for one matched product."""
 
-    def __init__(self, found: Matmul, tile: MatmulTile):
+    def __init__(self, found: Matmul, tile: MatmulTile, rows=None):
         self.found, self.tile = found, tile
-        self.rows = emit.product([iv.dom.extent for iv in found.m])
+        self.rows = emit.product([iv.dom.extent for iv in found.m]) if rows is None else rows
         self.columns = found.n.dom.extent
         self.depth = found.k.dom.extent
         self.batch = emit.product([iv.dom.extent for iv in found.batch])
 
     def emit(self) -> tirx.Stmt:
-        """Full panels, then narrow panels for the columns that are left."""
-        lanes = self.tile.lanes
-        width = lanes * self.tile.vectors
-        full = tirx.truncdiv(self.columns, width)
-        narrow = tirx.truncdiv(tirx.truncmod(self.columns, width) + (lanes - 1), lanes)
-        return emit.seq(
-            *self._tasks(full, lambda env, p, row: self._full_panel(env, p * width, row)),
-            *self._tasks(narrow, lambda env, p, row: self._narrow_panel(env, full * width + p * lanes, row)),
+        """The nest for any number of rows; a single row has one of its own."""
+        single = replace(self.tile, rows=(1,), narrow_rows=(1,))
+        return emit.when(
+            self.rows.equal(1),
+            MatmulKernel(self.found, single, emit.const(1))._columns(self.tile.single_row_vectors),
+            self._columns((self.tile.vectors,)),
         )
 
-    def _tasks(self, panels, body: Callable) -> list[tirx.Stmt]:
+    def _columns(self, widths: tuple[int, ...]) -> tirx.Stmt:
+        """Panels as wide as possible, then narrow ones for the columns that are left."""
+        statements, start, lanes = [], emit.const(0), self.tile.lanes
+        for vectors in widths:
+            panels = emit.quotient(self.columns - start, vectors * lanes)
+            statements += self._tasks(panels, self._full_panel, vectors, start)
+            start = emit.simplify(start + panels * (vectors * lanes))
+        narrow = emit.ceildiv(self.columns - start, lanes)
+        statements += self._tasks(narrow, self._narrow_panel, 1, start)
+        return emit.seq(*statements)
+
+    def _tasks(self, panels, body: Callable, vectors: int, start) -> list[tirx.Stmt]:
         """A parallel loop over (batch, panel, row block), none where there are no such panels."""
         panels = emit.simplify(panels)
         if as_int(panels) == 0:
             return []
-        blocks = emit.simplify(tirx.truncdiv(self.rows + (self.tile.block_rows - 1), self.tile.block_rows))
-
-        # TVM folds a division by what it proves to be 0, where a branch implies that there are no panels, to an error
-        divisor = (panels if as_int(panels) else tirx.max(panels, emit.const(1))) * blocks
+        blocks = emit.simplify(emit.ceildiv(self.rows, self.tile.block_rows))
+        width = vectors * self.tile.lanes
 
         def task(t):
-            env = unravel(tirx.truncdiv(t, divisor), self.found.batch)
-            panel = tirx.truncdiv(tirx.truncmod(t, divisor), blocks)
-            row = tirx.truncmod(t, blocks) * self.tile.block_rows
-            return emit.bind([panel, row], lambda p, r: body(env, p, r))
+            batch, panel, block = emit.unflatten(t, [self.batch, panels, blocks])
+            values = [start + panel * width, block * self.tile.block_rows]
+            env = unravel(batch, self.found.batch)
+            return emit.bind(values, lambda column, row: body(env, vectors, column, row))
 
         return [emit.parallel(self.batch * panels * blocks, task)]
 
-    def _full_panel(self, env: dict, start, first_row) -> tirx.Stmt:
-        direct = _Panel(start, self.tile.vectors, lambda k, j: self._b(env, k, start + j))
+    def _full_panel(self, env: dict, vectors: int, start, first_row) -> tirx.Stmt:
+        direct = _Panel(start, vectors, lambda k, j: self._b(env, k, start + j))
         height = self.tile.rows[0]
 
         def packed(buffer) -> tirx.Stmt:
@@ -134,16 +144,14 @@ class MatmulKernel:
             panel = replace(direct, load=lambda k, j: emit.load(buffer, k, j))
             return emit.seq(copy, self._full_tiles(env, panel, first_row, height))
 
-        return emit.seq(
-            emit.when(
-                self.rows >= self.tile.pack_rows,
-                self._with_panel(self.tile.vectors, packed),
-                self._full_tiles(env, direct, first_row, height),
-            ),
-            self._tail_tile(env, direct, first_row, self.tile.rows),
+        full = emit.when(
+            self.rows >= self.tile.pack_rows,
+            self._with_panel(vectors, packed),
+            self._full_tiles(env, direct, first_row, height),
         )
+        return emit.seq(full, *self._tail_tile(env, direct, first_row, self.tile.rows))
 
-    def _narrow_panel(self, env: dict, start, first_row) -> tirx.Stmt:
+    def _narrow_panel(self, env: dict, vectors: int, start, first_row) -> tirx.Stmt:
         zero = tirx.const(0, self.found.acc_dtype)
 
         def packed(buffer) -> tirx.Stmt:
@@ -151,14 +159,14 @@ class MatmulKernel:
                 value = tirx.if_then_else(start + j < self.columns, self._b(env, k, start + j), zero)
                 return emit.store(buffer, value, k, j)
 
-            panel = _Panel(start, 1, lambda k, j: emit.load(buffer, k, j), masked=True)
+            panel = _Panel(start, vectors, lambda k, j: emit.load(buffer, k, j), masked=True)
             return emit.seq(
                 emit.serial(self.depth, lambda k: emit.serial(self.tile.lanes, lambda j: copy(k, j))),
                 self._full_tiles(env, panel, first_row, self.tile.narrow_rows[0]),
-                self._tail_tile(env, panel, first_row, self.tile.narrow_rows),
+                *self._tail_tile(env, panel, first_row, self.tile.narrow_rows),
             )
 
-        return self._with_panel(1, packed)
+        return self._with_panel(vectors, packed)
 
     def _with_panel(self, vectors: int, body: Callable) -> tirx.Stmt:
         return emit.scratch([([self.depth, vectors * self.tile.lanes], self.found.acc_dtype)], body)
@@ -174,8 +182,10 @@ class MatmulKernel:
 
         return emit.serial(tirx.truncdiv(rows, height), tile)
 
-    def _tail_tile(self, env: dict, panel: _Panel, first_row, heights: tuple[int, ...]) -> tirx.Stmt:
-        """One tile for the rows left after the full ones: the lowest height that covers them."""
+    def _tail_tile(self, env: dict, panel: _Panel, first_row, heights: tuple[int, ...]) -> list[tirx.Stmt]:
+        """One tile for the rows left after the full ones, if any can be: the lowest height that covers them."""
+        if heights[0] == 1:
+            return []
         rows = self._rows_from(first_row)
 
         def choose(left):
@@ -188,7 +198,7 @@ class MatmulKernel:
             assert statement is not None
             return statement
 
-        return emit.bind([tirx.truncmod(rows, heights[0])], choose)
+        return [emit.bind([tirx.truncmod(rows, heights[0])], choose)]
 
     def _rows_from(self, first_row):
         return emit.simplify(tirx.min(emit.const(self.tile.block_rows), self.rows - first_row))
