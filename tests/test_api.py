@@ -1,5 +1,9 @@
 """The front door: what it takes, what it refuses, and that a library serves every shape."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -11,6 +15,7 @@ from tvm import relax
 import tvm_dyn
 from tvm_dyn import Dim, errors
 
+ROOT = Path(__file__).parent.parent
 WEIGHT = np.random.default_rng(0).standard_normal((16, 8)).astype("float32")
 
 
@@ -122,5 +127,15 @@ def test_dims_of_the_same_name_stay_apart():
     assert library(np.zeros(3, "float32"), np.ones(5, "float32"))[0].shape == (8,)
 
 
-def test_the_pipeline_is_registered_by_the_import():
-    assert relax.get_pipeline("tvm_dyn") is not None
+def test_importing_the_package_registers_the_pipeline_and_loads_no_framework():
+    code = """
+import sys, tvm
+before = set(sys.modules)
+import tvm_dyn
+from tvm import relax
+relax.get_pipeline("tvm_dyn")
+print(sorted({"onnx", "torch", "xgboost", "rich", "click"} & (set(sys.modules) - before)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"

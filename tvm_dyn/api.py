@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import tvm
 
+from . import pipeline  # its import registers relax.get_pipeline("tvm_dyn")
 from .dims import Dim
+from .embed import with_signature
 from .errors import ModelImportError, TvmDynError
 from .runtime import threads
 from .runtime.executable import Library, load_library
@@ -46,8 +48,6 @@ def compile(
     report = progress or (lambda phase: None)
     report("import")
     module = import_model(model, dims)
-    from . import pipeline
-
     executable = pipeline.build(module, target, dump_phases, report)
     return Library(executable.jit(), num_threads)
 
@@ -62,8 +62,6 @@ def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> Lib
 
 def import_model(model: Model, dims: Mapping[str, Dim | int] | None = None) -> tvm.IRModule:
     """The model as a Relax module that carries its signature; arguments and errors as in `compile`."""
-    from .embed import with_signature
-
     to_relax = _importer(model)
     try:
         return with_signature(to_relax(model, dims), dims or {})
