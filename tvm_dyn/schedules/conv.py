@@ -1,8 +1,6 @@
 """Dense and grouped convolutions, 1-D to 3-D, NCHW, with everything elementwise that follows.
 
-The output is a matrix product of weights (output channel x tap) and windows (tap x pixel). A register tile holds a few
-channels times a few vectors of neighbouring pixels; for each tap one data vector meets one broadcast weight, so weights
-are read as they are and results leave in NCHW order.
+A matrix product of weights and windows (see `tiles`).
 
 * Pointwise (1x1, stride 1): pixels of an image are one long row; read and written in place.
 * Otherwise the input is first copied, padded, into planes whose rows follow one another, images included, so that pixel
@@ -22,19 +20,16 @@ from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
-from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, collect, loads, substitute, uses_var
 from tvm_dyn.schedules.planes import Planes
+from tvm_dyn.schedules.tiles import Product, Tile, cover, staged, tile_product
 from tvm_dyn.schedules.window import NotAWindow, Window, parse
-
-_MAX_UNROLLED_TAPS = 9
-_TILES_PER_TASK = 4
 
 
 @dataclass(frozen=True)
 class Conv:
-    """A convolution: ``out[n, f, y] = sum over c, r of weight[f, c, r] * data[n, group(f)*channels + c, y*s + r*d]``."""
+    """``out[n, f, y] = sum over c, r of weight[f, c, r] * data[n, group(f)*channels + c, y*s + r*d]``."""
 
     window: Window
     weight: Buffer
@@ -43,13 +38,20 @@ class Conv:
     channels: int
     dtype: str
 
-    @property
-    def batch(self) -> Expr:
-        return self.window.extents[0]
-
-    @property
-    def taps(self) -> list[int]:
-        return [axis.kernel for axis in self.window.axes]
+    def product(self) -> Product:
+        return Product(
+            data=self.window.data,
+            axes=self.window.axes,
+            batch=self.window.extents[0],
+            dtype=self.dtype,
+            filters=self.filters,
+            groups=self.groups,
+            channels=self.channels,
+            taps=[axis.kernel for axis in self.window.axes],
+            weight=lambda f, c, tap: self.weight[(f, c, *tap)],
+            source=lambda group, c: group * self.channels + c,
+            place=lambda planes, _, tap: planes.tap(tap),
+        )
 
 
 def match(window: Window) -> Conv:
@@ -103,133 +105,17 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     except NotAWindow:
         return None
     if conv.channels == 1 and conv.groups > 1:
-        return None  # depthwise: see `depthwise`
-    tile = Tile.choose(conv, target)
-    pointwise = all(axis.is_pointwise for axis in conv.window.axes)
-    if not pointwise:
-        return emit.kernel(func, _staged(conv, tile, target))
-    pixels = emit.product([axis.out_extent for axis in conv.window.axes])
-    in_place, staged = _in_place(conv, tile, pixels), _staged(conv, tile, target)
-    known = as_int(sym.Analyzer().simplify(pixels))
-    if known is not None:
-        return emit.kernel(func, in_place if known >= tile.lanes else staged)
-    return emit.kernel(func, emit.when(pixels >= tile.lanes, in_place, staged))
+        return None  # depthwise: see `sliding`
+    product = conv.product()
+    tile = Tile.choose(product.per_group, conv.dtype, target)
 
+    def everywhere() -> Stmt:
+        return staged(product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, *band))
 
-@dataclass(frozen=True)
-class Tile:
-    """A register tile: ``rows`` output channels times ``vectors`` vectors of ``lanes`` pixels."""
-
-    rows: int
-    vectors: int
-    lanes: int
-
-    @property
-    def pixels(self) -> int:
-        return self.vectors * self.lanes
-
-    @staticmethod
-    def choose(conv: Conv, target: Target) -> Tile:
-        """Fill three quarters of the registers with sums, with as few channels computed twice as possible."""
-        per_group = conv.filters // conv.groups
-        sums = hardware.registers(target) * 3 // 4
-        sizes = [r for r in range(sums // 6, sums // 3 + 1) if r <= per_group] or [per_group]
-        rows = min(sizes, key=lambda r: (-(-per_group // r) * r, -r))
-        return Tile(rows, min(sums // rows, 6), hardware.lanes(target, conv.dtype))
-
-
-Load = Callable[[Expr, list[Expr], Expr], Expr]
-"""(channel, tap, pixel) -> a data element."""
-Store = Callable[[Expr, Expr, Expr], Stmt]
-"""(filter, pixel, sum) -> the statement that keeps it."""
-
-
-def _tile_product(conv: Conv, tile: Tile, vectors: int, group: Expr, block: Expr, load: Load, store: Store) -> Stmt:
-    """Sum ``rows`` x ``vectors`` outputs in registers and store them."""
-    per_group = conv.filters // conv.groups
-    first = group * per_group + tirx.min(block * tile.rows, emit.const(per_group - tile.rows))
-    return emit.bind([first], lambda first: _sums(conv, tile, vectors, first, group * conv.channels, load, store))
-
-
-def _sums(conv: Conv, tile: Tile, vectors: int, first: Expr, channel: Expr, load: Load, store: Store) -> Stmt:
-
-    def each(body: Callable[[Expr, Expr], Stmt], rows: Callable[..., Stmt] = emit.unrolled) -> Stmt:
-        return rows(
-            tile.rows,
-            lambda i: emit.unrolled(
-                vectors, lambda v: emit.vectorized(tile.lanes, lambda j: body(i, v * tile.lanes + j)), "v"
-            ),
-        )
-
-    def product(acc: Buffer, c: Expr, tap: list[Expr]) -> Stmt:
-        return each(
-            lambda i, j: tirx.BufferStore(
-                acc,
-                acc[i, j] + load(channel + c, tap, j) * conv.weight[(first + i, c, *tap)],
-                [i, j],
-            )
-        )
-
-    def body(acc: Buffer) -> Stmt:
-        return emit.seq(
-            each(lambda i, j: tirx.BufferStore(acc, tirx.const(0.0, conv.dtype), [i, j])),
-            emit.serial(conv.channels, lambda c: _each_tap(conv.taps, lambda tap: product(acc, c, tap)), "c"),
-            each(lambda i, j: store(first + i, j, acc[i, j]), emit.serial),
-        )
-
-    return emit.scratch([([tile.rows, vectors * tile.lanes], conv.dtype)], body)
-
-
-def _each_tap(taps: list[int], body: Callable[[list[Expr]], Stmt]) -> Stmt:
-    """``body`` of every tap; the innermost axis is written out as far as code size allows."""
-    *outer, last = taps
-
-    def inner(tap: list[Expr]) -> Stmt:
-        if last <= _MAX_UNROLLED_TAPS:
-            return emit.seq(*[body([*tap, emit.const(k)]) for k in range(last)])
-        return emit.serial(last, lambda k: body([*tap, k]), "k")
-
-    return _outer_taps(outer, [], inner)
-
-
-def _outer_taps(taps: list[int], tap: list[Expr], body: Callable[[list[Expr]], Stmt]) -> Stmt:
-    if not taps:
-        return body(tap)
-    return emit.serial(taps[0], lambda k: _outer_taps(taps[1:], [*tap, k], body), "k")
-
-
-def _tiles(
-    conv: Conv, tile: Tile, images: Expr, pixels: Expr, body: Callable[[Expr, Expr, int, Expr, Expr], Stmt]
-) -> Stmt:
-    """Cover ``images`` x ``pixels`` x filters with tiles, in parallel.
-
-    ``body(image, first pixel, vectors, group, block)`` gets full tiles, then one vector at a time for what is left of
-    a row of pixels; the last vector may reach up to ``lanes - 1`` pixels beyond the end.
-    """
-    blocks = -(-(conv.filters // conv.groups) // tile.rows)
-    per_task = min(blocks, _TILES_PER_TASK)
-    tasks = -(-blocks // per_task)
-
-    def cover(full: Expr, columns: Expr) -> Stmt:
-        def task(image: Expr, column: Expr, group: Expr, part: Expr) -> Stmt:
-            def row(first: Expr, vectors: int) -> Stmt:
-                count = tirx.min(emit.const(per_task), blocks - part * per_task) if blocks % per_task else per_task
-                return emit.serial(count, lambda b: body(image, first, vectors, group, part * per_task + b), "b")
-
-            start = column * tile.pixels
-            rest = emit.ceildiv(pixels - start, tile.lanes)
-            return emit.when(
-                column < full,
-                emit.bind([start], lambda start: row(start, tile.vectors)),
-                emit.serial(rest, lambda v: emit.bind([start + v * tile.lanes], lambda start: row(start, 1)), "rest"),
-            )
-
-        where = [images, columns, emit.const(conv.groups), emit.const(tasks)]
-        return emit.parallel(
-            images * columns * (conv.groups * tasks), lambda index: emit.bind(emit.unflatten(index, where), task)
-        )
-
-    return emit.bind([emit.quotient(pixels, tile.pixels), emit.ceildiv(pixels, tile.pixels)], cover)
+    if not all(axis.is_pointwise for axis in conv.window.axes):
+        return emit.kernel(func, everywhere())
+    pixels = emit.simplify(emit.product([axis.out_extent for axis in conv.window.axes]))
+    return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels), everywhere()))
 
 
 def _in_place(conv: Conv, tile: Tile, pixels: Expr) -> Stmt:
@@ -238,24 +124,25 @@ def _in_place(conv: Conv, tile: Tile, pixels: Expr) -> Stmt:
     A pixel is addressed through the last coordinate alone, as rows of an image follow one another in memory.
     """
     rank = len(conv.window.axes)
+    product = conv.product()
     data, result = conv.window.data, conv.window.result
     coordinates = _pixel_coordinates(conv, rank)
     lead = [emit.const(0)] * (rank - 1)
 
     def body(image: Expr, first: Expr, vectors: int, group: Expr, block: Expr) -> Stmt:
-        def product(start: Expr) -> Stmt:
+        def at(start: Expr) -> Stmt:
             def load(c: Expr, _: list[Expr], j: Expr) -> Expr:
-                return data[(image, c, *lead, start + j)]
+                return data[(image, product.source(group, c), *lead, start + j)]
 
             def store(f: Expr, j: Expr, acc: Expr) -> Stmt:
                 value = conv.window.epilogue(acc, [image, f, *coordinates(start + j)])
                 return tirx.BufferStore(result, value, [image, f, *lead, start + j])
 
-            return _tile_product(conv, tile, vectors, group, block, load, store)
+            return tile_product(product, tile, vectors, group, block, load, store)
 
-        return emit.bind([tirx.min(first, pixels - vectors * tile.lanes)], product)
+        return emit.bind([tirx.min(first, pixels - vectors * tile.lanes)], at)
 
-    return emit.bind([pixels], lambda pixels: _tiles(conv, tile, conv.batch, pixels, body))
+    return emit.bind([pixels], lambda pixels: cover(product, tile, product.batch, pixels, body))
 
 
 def _pixel_coordinates(conv: Conv, rank: int) -> Callable[[Expr], list[Expr]]:
@@ -281,96 +168,22 @@ def _pixel_coordinates(conv: Conv, rank: int) -> Callable[[Expr], list[Expr]]:
     return lambda q: emit.unflatten(q, list(extents))
 
 
-def _staged(conv: Conv, tile: Tile, target: Target) -> Stmt:
-    """Everything but pointwise: bands of rows, each copied, multiplied and written out."""
-    axes = conv.window.axes
-    pitches = Planes.pitches(axes)
-    unbound = Planes(axes, conv.batch, pitches, slack=tile.lanes)
-    pixels = _band_pixels(conv, tile, unbound, target)
-
-    def bands(padded: Buffer, sums: Buffer) -> Stmt:
-        def loop(layout: Planes, rows: Expr, height: Expr, plane: Expr, line: Expr) -> Stmt:
-            padded_at = emit.rows_of(padded, layout.phases, plane)
-            sums_at = emit.rows_of(sums, line)
-
-            def band(first: Expr, count: Expr) -> Stmt:
-                return _band(conv, tile, layout, padded_at, sums_at, first, count)
-
-            return emit.serial(
-                emit.ceildiv(rows, height), lambda i: emit.bind([i * height, tirx.min(height, rows - i * height)], band)
-            )
-
-        def each(*pitches: Expr) -> Stmt:
-            layout = Planes(axes, conv.batch, list(pitches), slack=tile.lanes)
-            height = tirx.max(emit.quotient(emit.const(pixels), layout.pitch), 2 * layout.halo)
-            height = tirx.max(tirx.min(height, layout.rows), emit.const(1))
-            return emit.bind(
-                [layout.rows, height],
-                lambda rows, height: emit.bind(
-                    [layout.plane(height), layout.line(height)],
-                    lambda plane, line: loop(layout, rows, height, plane, line),
-                ),
-            )
-
-        return emit.bind(pitches, each)
-
-    # Sizes that bound those of any band and are simple in the extents, which TVM analyses at length.
-    margin = (2 * unbound.halo + 1) * unbound.pitch + pixels
-    plane = margin + unbound.plane(emit.const(0))
-    lines = margin + unbound.line(emit.const(0))
-    sizes = [conv.groups * conv.channels * unbound.phases * plane, conv.filters * lines]
-    return emit.scratch([([emit.simplify(size)], conv.dtype) for size in sizes], bands)
-
-
-def _band_pixels(conv: Conv, tile: Tile, layout: Planes, target: Target) -> int:
-    """Pixels whose copy and sums fit the second-level caches, though enough to be worth a round of tasks."""
-    per_pixel = conv.groups * conv.channels * layout.phases + conv.filters
-    budget = hardware.cache_bytes(target, 2) * hardware.cores(target) * 3 // 4 // hardware.dtype_bytes(conv.dtype)
-    return max(budget // per_pixel, 4 * tile.pixels)
-
-
-def _band(conv: Conv, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, first: Expr, count: Expr) -> Stmt:
-    """``count`` rows of sums from row ``first`` on."""
-    zero = tirx.const(0.0, conv.dtype)
-    return emit.seq(
-        layout.fill(conv.window.data, padded, first, count, tile.lanes, zero),
-        emit.bind([count * layout.pitch], lambda pixels: _multiply(conv, tile, layout, padded, sums, pixels)),
-        _finish(conv, tile, layout, sums, first, count),
-    )
-
-
-def _multiply(conv: Conv, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr) -> Stmt:
-    def body(_: Expr, start: Expr, vectors: int, group: Expr, block: Expr) -> Stmt:
-        def load(c: Expr, tap: list[Expr], j: Expr) -> Expr:
-            phase, offset = layout.tap(tap)
-            return emit.load(*padded(c, phase, start + offset, lane=j))
-
-        def store(f: Expr, j: Expr, acc: Expr) -> Stmt:
-            return emit.store_at(sums(f, start, lane=j), acc)
-
-        return _tile_product(conv, tile, vectors, group, block, load, store)
-
-    return _tiles(conv, tile, emit.const(1), pixels, body)
-
-
-def _finish(conv: Conv, tile: Tile, layout: Planes, sums: emit.At, first: Expr, count: Expr) -> Stmt:
+def write_rows(
+    window: Window, filters: int, lanes: int, layout: Planes, sums: emit.At, first: Expr, count: Expr
+) -> Stmt:
     """Rows of sums to rows of the result, through the epilogue."""
-    window = conv.window
 
     def write(f: Expr, row: Expr) -> Stmt:
         def line(n: Expr, outer: list[Expr]) -> Stmt:
             def elements(start: Expr, width: Expr) -> Stmt:
                 def element(x: Expr) -> Stmt:
-                    value = window.epilogue(emit.load(*sums(f, start, lane=x)), [n, f, *outer, x])
-                    return tirx.BufferStore(window.result, value, [n, f, *outer, x])
+                    at = [n, f, *outer, x]
+                    return emit.store(window.result, window.epilogue(emit.load(*sums(f, start, lane=x)), at), *at)
 
-                return emit.chunks(width, tile.lanes, element)
+                return emit.chunks(width, lanes, element)
 
             return emit.bind([row * layout.pitch, window.axes[-1].out_extent], elements)
 
         return layout.output_row(first + row, line)
 
-    def task(index: Expr) -> Stmt:
-        return emit.bind(emit.unflatten(index, [emit.const(conv.filters), count]), write)
-
-    return emit.parallel(count * conv.filters, task)
+    return emit.parallel(count * filters, lambda index: emit.bind(emit.unflatten(index, [filters, count]), write))
