@@ -98,8 +98,8 @@ def parse(func: PrimFunc) -> Window:
         raise NotAWindow
     params = list(func.params)
     load = _data_load(main)
-    data, before, pad_value = _unpad(load.source, blocks[:at], params)
-    result, epilogue = _epilogue(main, blocks[at + 1 :], params)
+    data, before, pad_value = unpad(load.source, blocks[:at], params)
+    result, epilogue = parse_epilogue(main, blocks[at + 1 :], params)
     axes = _axes(main, load, data, before)
     return Window(main, load, data, pad_value, axes, result, epilogue)
 
@@ -117,7 +117,7 @@ def _is_param(buffer: Buffer, params: list) -> bool:
     return any(buffer.same_as(p) for p in params)
 
 
-def _unpad(buffer: Buffer, producers: list, params: list) -> tuple[Buffer, list[int], Expr | None]:
+def unpad(buffer: Buffer, producers: list, params: list) -> tuple[Buffer, list[int], Expr | None]:
     """The parameter behind ``buffer``, and the constant padding in front of each of its axes."""
     if _is_param(buffer, params):
         if producers:
@@ -216,7 +216,7 @@ def _slopes(index: Expr, y: tirx.Var, r: tirx.Var) -> tuple[int, int]:
     return stride, max(dilation, 1)
 
 
-def _epilogue(main: s_tir.SBlock, consumers: list, params: list) -> tuple[Buffer, Epilogue]:
+def parse_epilogue(main: s_tir.SBlock, consumers: list, params: list) -> tuple[Buffer, Epilogue]:
     """The parameter the function writes, and the elementwise work between the reduction and it as one expression."""
     (store,) = stores(main.body)
     accumulated = store.buffer
