@@ -106,35 +106,48 @@ class MatmulKernel:
         )
 
     def _columns(self, widths: tuple[int, ...]) -> tirx.Stmt:
-        """Panels as wide as possible, then narrow ones for the columns that are left."""
+        """Panels as wide as possible, then panels of one vector for the columns that are left.
+
+        The last of these starts early enough to end at the last column; fewer columns than lanes are masked.
+        """
         statements, start, lanes = [], emit.const(0), self.tile.lanes
         for vectors in widths:
             panels = emit.quotient(self.columns - start, vectors * lanes)
-            statements += self._tasks(panels, self._full_panel, vectors, start)
+            statements += self._tasks(panels, vectors, self._full_panel, lambda p, w, start=start: start + p * w)
             start = emit.simplify(start + panels * (vectors * lanes))
         narrow = emit.ceildiv(self.columns - start, lanes)
-        statements += self._tasks(narrow, self._narrow_panel, 1, start)
+
+        def overlapping(p, width):
+            return tirx.min(start + p * width, self.columns - width)
+
+        if as_int(emit.simplify(narrow)) != 0:
+            unmasked = self._tasks(narrow, 1, self._full_panel, overlapping)
+            masked = self._tasks(emit.const(1), 1, self._masked_panel, lambda p, width: emit.const(0))
+            statements.append(emit.when(self.columns >= lanes, emit.seq(*unmasked), emit.seq(*masked)))
         return emit.seq(*statements)
 
-    def _tasks(self, panels, body: Callable, vectors: int, start) -> list[tirx.Stmt]:
-        """A parallel loop over (batch, panel, row block), none where there are no such panels."""
+    def _tasks(self, panels, vectors: int, body: Callable, column: Callable) -> list[tirx.Stmt]:
+        """A parallel loop over (batch, panel, row block), none where there are no such panels.
+
+        column: the first column of a panel, from its position and width.
+        """
         panels = emit.simplify(panels)
         if as_int(panels) == 0:
             return []
         blocks = emit.simplify(emit.ceildiv(self.rows, self.tile.block_rows))
-        width = vectors * self.tile.lanes
 
         def task(t):
             batch, panel, block = emit.unflatten(t, [self.batch, panels, blocks])
-            values = [start + panel * width, block * self.tile.block_rows]
+            values = [column(panel, vectors * self.tile.lanes), block * self.tile.block_rows]
             env = unravel(batch, self.found.batch)
-            return emit.bind(values, lambda column, row: body(env, vectors, column, row))
+            return emit.bind(values, lambda start, row: body(env, vectors, start, row))
 
         return [emit.parallel(self.batch * panels * blocks, task)]
 
     def _full_panel(self, env: dict, vectors: int, start, first_row) -> tirx.Stmt:
         direct = _Panel(start, vectors, lambda k, j: self._b(env, k, start + j))
-        height = self.tile.rows[0]
+        heights = self.tile.narrow_rows if vectors == 1 else self.tile.rows
+        height = heights[0]
 
         def packed(buffer) -> tirx.Stmt:
             copy = emit.serial(
@@ -149,9 +162,9 @@ class MatmulKernel:
             self._with_panel(vectors, packed),
             self._full_tiles(env, direct, first_row, height),
         )
-        return emit.seq(full, *self._tail_tile(env, direct, first_row, self.tile.rows))
+        return emit.seq(full, *self._tail_tile(env, direct, first_row, heights))
 
-    def _narrow_panel(self, env: dict, vectors: int, start, first_row) -> tirx.Stmt:
+    def _masked_panel(self, env: dict, vectors: int, start, first_row) -> tirx.Stmt:
         zero = tirx.const(0, self.found.acc_dtype)
 
         def packed(buffer) -> tirx.Stmt:
