@@ -216,18 +216,27 @@ class Context:
         padded = [[1] * (rank - len(s)) + list(s) for s in shapes]
         result = padded[0]
         for other in padded[1:]:
-            result = [self._broadcast_dim(a, b) for a, b in zip(result, other, strict=True)]
+            joined: dict[int, Any] = {}
+            pairs = [(_int_or_expr(a), _int_or_expr(b)) for a, b in zip(result, other, strict=True)]
+            # axes that can only be equal go first: what they tell may decide the others
+            for axis in sorted(range(rank), key=lambda k: not self._only_equal(*pairs[k])):
+                joined[axis] = self._broadcast_dim(*pairs[axis])
+            result = [joined[axis] for axis in range(rank)]
         return result
 
+    def _only_equal(self, a: Any, b: Any) -> bool:
+        """Whether dims can broadcast only as equals: neither can be 1 while the other is not."""
+        never_one = [self.facts.known_unequal(d, 1) for d in (a, b)]
+        return all(no or self._one_means_equal(d, a, b) for d, no in zip((a, b), never_one, strict=True))
+
     def _broadcast_dim(self, a: Any, b: Any) -> Any:
-        a, b = _int_or_expr(a), _int_or_expr(b)
         if _is_one(b) or self.facts.prove_equal(a, b):
             return b if isinstance(b, int) and not _is_one(b) else a
         if _is_one(a):
             return b
-        never_one = [self.facts.known_unequal(d, 1) for d in (a, b)]
-        if all(never_one) or all(no or self._one_means_equal(d, a, b) for d, no in zip((a, b), never_one, strict=True)):
+        if self._only_equal(a, b):
             return self.require_equal(a, b, "dims that broadcast")
+        never_one = [self.facts.known_unequal(d, 1) for d in (a, b)]
         joined = a if never_one[0] else b if never_one[1] else simplify(broadcast_dim(a, b, self.facts), self.facts)
         if any(self.facts.prove_equal(joined, d) for d in (a, b)) and not any(never_one):
             return joined  # one absorbs the other: they were joined before
@@ -259,8 +268,7 @@ class Context:
         ]
         if not unproved:
             return self.cast_shape(value, [d if _is_one(d) else shape[axis + offset] for axis, d in enumerate(own)])
-        target = [dim if axis not in unproved else shape[axis + offset] for axis, dim in enumerate(own)]
-        return self.expand(value, target)
+        return self.expand(value, [dim if _is_one(dim) else shape[axis + offset] for axis, dim in enumerate(own)])
 
     def expand(self, value: Value, target: Sequence[Any]) -> Value:
         """Numpy's broadcast_to; an extent is 1 or the target's, decided at run time where it is not known.

@@ -116,7 +116,7 @@ class SymbolicFacts(Knowledge):
     def _equate(self, poly: Poly) -> None:
         """Use ``poly == 0`` (canonical): isolate a variable, else a monomial, else keep it as it is."""
         constant = poly.as_constant()
-        if constant is not None or self._equate_remainder(poly):
+        if constant is not None or self._equate_remainder(poly) or self._equate_extremum(poly):
             return
         solved = self._isolate(poly)
         if solved is not None:
@@ -154,6 +154,17 @@ class SymbolicFacts(Knowledge):
         if found is not None:
             self._refine_residue(leaf, found)
         return True
+
+    def _equate_extremum(self, poly: Poly) -> bool:
+        """Use ``min(x, y) == x`` as ``x <= y``, and likewise for max."""
+        for atom, k in poly.linear_atoms("min", "max"):
+            picked = poly.without(atom) * -k
+            if abs(k) == 1 and picked in atom.args:
+                for other in atom.args:
+                    gap = other - picked if atom.kind == "min" else picked - other
+                    self.assume_condition(rules.at_least_zero(gap))
+                return True
+        return False
 
     def _isolate(self, poly: Poly) -> tuple[Leaf, Poly] | None:
         """(variable, value) for the youngest variable that occurs once, alone and with coefficient +-1."""
