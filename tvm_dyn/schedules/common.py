@@ -67,23 +67,6 @@ def same_exprs(left, right) -> bool:
     )
 
 
-def replace_nests(func: PrimFunc, names: set[str], nest: tirx.Stmt) -> PrimFunc:
-    """``func`` with ``nest`` in place of the top-level loop nests that hold the blocks called ``names``.
-
-    ``nest`` takes the place of the last one of them. Buffers that nothing mentions any more are dropped.
-    """
-    root = func.body.block
-    top = list(root.body) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    owned = [any(b.name_hint in names for b in collect(s, s_tir.SBlock)) for s in top]
-    last = max(i for i, own in enumerate(owned) if own)
-    kept = [nest if i == last else s for i, s in enumerate(top) if i == last or not owned[i]]
-    body = kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
-    used = collect(body, tirx.Var)
-    buffers = [b for b in root.alloc_buffers if any(b.same_as(v) for v in used)]
-    new_root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=buffers)
-    return func.with_body(s_tir.SBlockRealize([], True, new_root))
-
-
 def as_int(expr) -> int | None:
     """The value of a constant extent, None when it is symbolic."""
     if isinstance(expr, int):
@@ -185,14 +168,17 @@ def decompose_reductions(sch: Schedule) -> None:
     """Give each reduction its own initialisation loop, so that it also runs over an empty extent.
 
     The lowered form of ``T.init`` sits in the first iteration of the reduction loop: over extent 0 it never runs,
-    and the output keeps whatever was in memory.
+    and the output keeps whatever was in memory. Blocks whose loops cannot be told apart stay as they are.
     """
     for block in all_blocks(sch):
         if sch.get(block).init is None:
             continue
-        _, reduction = split_loops(sch, block)
-        if reduction:
-            sch.decompose_reduction(block, reduction[0])
+        try:
+            _, reduction = split_loops(sch, block)
+            if reduction:
+                sch.decompose_reduction(block, reduction[0])
+        except s_tir.ScheduleError:
+            continue
 
 
 def all_blocks(sch: Schedule) -> list[SBlockRV]:

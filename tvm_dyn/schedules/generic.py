@@ -1,137 +1,51 @@
-"""The rule of last resort: every nest parallel over its outer axes, with a contiguous inner loop left to LLVM.
+"""The rule of last resort: every nest on its own, as well as its form allows.
 
-    for i, j, k: Y[i, j, k] = X[i, j, k] + B[k]
-    --->
-    for row in parallel(i * j): for k: Y[row, k] = X[row, k] + B[k]
-
-Axes that all accesses walk as one range become one loop. A nest that transposes is cut into square tiles, so that
-both sides touch whole cache lines. A function whose nests are not plain gets outer loops in parallel at most.
+Nests of one block over plain loops become elementwise or reduction kernels. Others (bindings that are not plain,
+several blocks in one nest) stay as they are, with the outermost loop in parallel where that is legal; statements that
+are not blocks (extern calls, sorts, scans) are left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import s_tir, tirx
-from tvm.s_tir.schedule import SBlockRV, Schedule
+from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
-from tvm.tirx import IterVar, PrimFunc, Stmt
+from tvm.tirx import PrimFunc, Stmt
 
-from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.common import (
-    as_int,
-    decompose_reductions,
-    inline_spatial,
-    is_costly,
-    leaf_blocks,
-    loads,
-    same_exprs,
-    split_loops,
-    stores,
-    uses_var,
-)
-from tvm_dyn.schedules.stage import Stage, group_point, merge_axes, parse
-
-_TRANSPOSE_TILE = 16
-_COSTLY_FACTOR = 8
+from tvm_dyn.schedules.common import decompose_reductions, inline_spatial, leaf_blocks, split_loops
+from tvm_dyn.schedules.elementwise import spatial_nest
+from tvm_dyn.schedules.reduction import ReductionKernel
+from tvm_dyn.schedules.stage import parse_nest, top_level
 
 
 def apply(func: PrimFunc, target: Target) -> Schedule | None:
     """Schedule any function made of blocks."""
     sch = Schedule(func)
     inline_spatial(sch)
-    stages = parse(sch.mod["main"])
-    if stages and all(not s.reduction for s in stages):
-        body = emit.seq(*[spatial_nest(stage, list(func.params), target) for stage in stages])
-        return Schedule(emit.rebuild(sch.mod["main"], body))
+    inlined = sch.mod["main"]
+    nests = [emit_nest(nest, list(func.params), target) for nest in top_level(inlined)]
+    return finish(Schedule(emit.rebuild(inlined, emit.seq(*nests))))
+
+
+def emit_nest(nest: Stmt, params: list[tirx.Buffer], target: Target) -> Stmt:
+    """A kernel for one top-level nest; the nest itself where it is not a block over plain loops."""
+    stage = parse_nest(nest)
+    if stage is None:
+        return nest
+    if stage.reduction:
+        return ReductionKernel([stage], params, target).one_by_one()
+    return spatial_nest(stage, params, target)
+
+
+def finish(sch: Schedule) -> Schedule:
+    """What primitives can do for blocks that are still there: an outer parallel loop, and separate initial values."""
     for block in leaf_blocks(sch):
-        schedule_block(sch, block)
+        try:
+            spatial, _ = split_loops(sch, block)
+            if spatial:
+                sch.parallel(spatial[0])
+        except s_tir.ScheduleError:
+            continue
     decompose_reductions(sch)
     return sch
-
-
-def schedule_block(sch: Schedule, block: SBlockRV) -> None:
-    """Spatial loops outside and in parallel, where the loops can be told apart."""
-    try:
-        spatial, reduction = split_loops(sch, block)
-        if spatial:
-            sch.reorder(*spatial, *reduction)
-            sch.parallel(sch.fuse(*spatial))
-    except s_tir.ScheduleError:
-        return
-
-
-def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
-    """A nest without reduction over all cores."""
-    groups = merge_axes(stage.spatial, [stage], params)
-    if not groups:
-        return stage.at({})
-    extents = [emit.product([iv.dom.extent for iv in group]) for group in groups]
-    across = _transposed_group(stage, groups)
-    work = emit.product(extents) * (_COSTLY_FACTOR if is_costly(stage.body) else 1)
-    if len(groups) == 1:
-        return parallel_if_worth(
-            work, extents[0], lambda i: stage.at(group_point(groups[0], i)), stage, target
-        )
-    outer = [g for g in range(len(groups) - 1) if g != across]
-    inner = [across, len(groups) - 1] if across is not None else [len(groups) - 1]
-    tiles = [emit.ceildiv(extents[g], _TRANSPOSE_TILE) for g in inner[:-1]]
-
-    def task(t) -> Stmt:
-        positions = emit.unflatten(t, [extents[g] for g in outer] + tiles)
-
-        def rows(*position) -> Stmt:
-            point: dict = {}
-            for g, p in zip(outer, position, strict=False):
-                point.update(group_point(groups[g], p))
-            if across is None:
-                return emit.serial(extents[-1], lambda i: stage.at({**point, **group_point(groups[-1], i)}))
-            return _tiled(stage, point, [(groups[g], extents[g]) for g in inner], position[-1])
-
-        return emit.bind(positions, rows)
-
-    return parallel_if_worth(work, emit.product([extents[g] for g in outer] + tiles), task, stage, target)
-
-
-def _tiled(stage: Stage, point: dict, axes: list, tile) -> Stmt:
-    """One tile of rows of a transposing nest, square by square."""
-    (row_group, rows), (column_group, columns) = axes
-    size = emit.const(_TRANSPOSE_TILE)
-
-    def square(c) -> Stmt:
-        def element(i, j) -> Stmt:
-            at_row = group_point(row_group, tile * size + i)
-            return stage.at({**point, **at_row, **group_point(column_group, c * size + j)})
-
-        return emit.serial(
-            tirx.min(size, rows - tile * size),
-            lambda i: emit.serial(tirx.min(size, columns - c * size), lambda j: element(i, j)),
-        )
-
-    return emit.serial(emit.ceildiv(columns, _TRANSPOSE_TILE), square)
-
-
-def _transposed_group(stage: Stage, groups: list[list[IterVar]]) -> int | None:
-    """The group that a read walks contiguously while the innermost loop strides through it, if there is one."""
-    inner = [iv.var for iv in groups[-1]]
-    for load in loads(stage.body):
-        if (
-            not len(load.indices)
-            or not uses_var(list(load.indices), inner)
-            or uses_var(load.indices[-1], inner)
-        ):
-            continue
-        for g, group in enumerate(groups[:-1]):
-            if len(group) == 1 and same_exprs([load.indices[-1]], [group[0].var]):
-                return g
-    return None
-
-
-def parallel_if_worth(work, extent, body: Callable, stage: Stage, target: Target) -> Stmt:
-    """A parallel loop; serial for a problem so small that waking a second core takes longer."""
-    if hardware.cores(target) == 1:
-        return emit.serial(extent, body)
-    element = max(hardware.dtype_bytes(str(s.buffer.dtype)) for s in stores(stage.body))
-    threshold = hardware.PARALLEL_MIN_BYTES // element
-    return emit.when(work >= threshold, emit.parallel(extent, body), emit.serial(extent, body))

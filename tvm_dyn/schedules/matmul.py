@@ -9,18 +9,19 @@ from tvm.s_tir.schedule import SBlockRV, Schedule
 from tvm.target import Target
 from tvm.tirx import IterVar, PrimFunc
 
-from tvm_dyn.schedules import generic
+from tvm_dyn.schedules import emit, generic
 from tvm_dyn.schedules.common import (
     block_realize,
+    collect,
     inline_spatial,
     is_spatial,
     leaf_blocks,
     loads,
-    replace_nests,
     same_exprs,
     uses_var,
 )
 from tvm_dyn.schedules.matmul_kernel import Matmul, MatmulKernel, MatmulTile
+from tvm_dyn.schedules.stage import top_level
 
 _ACC_DTYPE = {"float32": "float32", "float64": "float64", "int32": "int32", "float16": "float32"}
 
@@ -40,11 +41,14 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         found = replace(found, epilogue=sch.get(epilogue))
         nest.append(epilogue)
     names = {sch.get(b).name_hint for b in nest}
-    for block in blocks:
-        if sch.get(block).name_hint not in names:
-            generic.schedule_block(sch, block)
     kernel = MatmulKernel(found, MatmulTile.for_target(target, found.acc_dtype)).emit()
-    return Schedule(replace_nests(sch.mod["main"], names, kernel))
+    statements: list[tirx.Stmt] = []
+    for statement in top_level(sch.mod["main"]):
+        if all(b.name_hint not in names for b in collect(statement, s_tir.SBlock)):
+            statements.append(generic.emit_nest(statement, list(func.params), target))
+        elif sch.get(nest[-1]).name_hint in {b.name_hint for b in collect(statement, s_tir.SBlock)}:
+            statements.append(kernel)
+    return generic.finish(Schedule(emit.rebuild(sch.mod["main"], emit.seq(*statements))))
 
 
 def match(realize: s_tir.SBlockRealize) -> Matmul | None:

@@ -20,8 +20,9 @@ from tvm.target import Target
 from tvm.tirx import Buffer, IterVar, PrimFunc, Stmt
 
 from tvm_dyn import hardware
-from tvm_dyn.schedules import emit, generic
+from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import inline_spatial, loads, same_exprs, uses_var
+from tvm_dyn.schedules.elementwise import parallel_if_worth, spatial_nest
 from tvm_dyn.schedules.reduce_kernel import (
     column_reduction,
     is_row_reduction,
@@ -90,7 +91,7 @@ class ReductionKernel:
 
     def _alone(self, stage: Stage) -> Stmt:
         if not stage.reduction:
-            return generic.spatial_nest(stage, self.params, self.target)
+            return spatial_nest(stage, self.params, self.target)
         return self._reduce(stage, {}, stage.spatial, parallel=True)
 
     def by_rows(self, shared: int) -> Stmt:
@@ -119,7 +120,7 @@ class ReductionKernel:
             return emit.scratch(kinds, body)
 
         work = rows * emit.product([iv.dom.extent for iv in self._widest_row(shared)])
-        return generic.parallel_if_worth(work, tasks, task, self.stages[0], self.target)
+        return parallel_if_worth(work, tasks, task, self.stages[0], self.target)
 
     def _widest_row(self, shared: int) -> list[IterVar]:
         return max(([*s.spatial[shared:], *s.reduction] for s in self.stages), key=len)

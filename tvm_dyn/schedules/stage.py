@@ -43,12 +43,14 @@ class Stage:
 
 def parse(func: PrimFunc) -> list[Stage] | None:
     """The nests of a function in order, None where one is not a single block over a plain serial nest."""
-    root = getattr(func.body, "block", None)
-    if root is None:
-        return None
-    nests = list(root.body) if isinstance(root.body, tirx.SeqStmt) else [root.body]
-    stages = [parse_nest(nest) for nest in nests]
+    stages = [parse_nest(nest) for nest in top_level(func)]
     return None if any(s is None for s in stages) else [s for s in stages if s is not None]
+
+
+def top_level(func: PrimFunc) -> list[Stmt]:
+    """The statements of a function's root block."""
+    body = func.body.block.body
+    return list(body) if isinstance(body, tirx.SeqStmt) else [body]
 
 
 def parse_nest(nest: Stmt) -> Stage | None:
