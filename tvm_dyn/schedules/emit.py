@@ -102,9 +102,15 @@ def rows_of(buffer: tirx.Buffer, *extents: Expr | int) -> At:
     def at(*coordinates: Expr, lane: Expr | int = 0) -> tuple[tirx.Buffer, Expr]:
         first, *rest = coordinates
         steps = zip(rest, extents, strict=True)
-        return buffer, _opaque(functools.reduce(lambda index, step: index * step[1] + step[0], steps, first)) + lane
+        start = _opaque(functools.reduce(lambda index, step: index * step[1] + step[0], steps, first))
+        return buffer, span(start + lane.base, as_int(lane.lanes)) if isinstance(lane, tirx.Ramp) else start + lane
 
     return at
+
+
+def span(start: Expr, lanes: int) -> Expr:
+    """The indices of a vector from ``start`` on."""
+    return start if lanes == 1 else tirx.Ramp(start, const(1), lanes)
 
 
 def quotient(a: Expr, b: Expr | int) -> Expr:

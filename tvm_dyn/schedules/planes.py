@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tvm import sym, tirx
 from tvm.ir import Expr
+from tvm.ir.prim import Shuffle
 from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn.schedules import emit
@@ -23,16 +24,20 @@ class Planes:
     split into s phases (every s-th element), and every row holds all its windows read.
     """
 
-    def __init__(self, axes: list[Axis], batch: Expr, pitches: list[Expr], slack: int):
-        """``pitches`` are the values of `pitches`, bound to variables; ``slack`` elements may be read past the end."""
+    def __init__(self, axes: list[Axis], batch: Expr | None, pitches: list[Expr], slack: int):
+        """``pitches`` are the values of `pitches`, bound to variables; ``slack`` elements may be read past the end.
+
+        Without a ``batch`` the planes hold one image, and rows are cheaper to tell apart.
+        """
         self._axes = axes
         self._slack = slack
-        self._batch = batch
+        self._several = batch is not None or len(axes) == 1
+        self._batch = batch if batch is not None else emit.const(1)
         self._outer_pitches = pitches[:-1]
         self.pitch = pitches[-1]
         self.phases = math.prod(axis.stride for axis in axes)
         self.outer_phases = self.phases // axes[-1].stride
-        self.rows = emit.product([batch, *pitches[:-1]])
+        self.rows = emit.product([self._batch, *pitches[:-1]])
         self.halo = self._rows_between([axis.reach for axis in axes[:-1]])
 
     @staticmethod
@@ -52,6 +57,12 @@ class Planes:
         for step, pitch in zip(steps, self._outer_pitches, strict=True):
             offset = offset * pitch + step
         return offset
+
+    def _coordinates(self, row: Expr) -> list[Expr]:
+        """Image and outer coordinates of a row. Rows below a single image get a first coordinate beyond its end."""
+        if self._several:
+            return emit.unflatten(row, [self._batch, *self._outer_pitches])
+        return [emit.const(0), *emit.unflatten(row, self._outer_pitches)]
 
     def tap(self, tap: list[Expr]) -> tuple[Expr, Expr]:
         """(phase, offset in elements) of a tap."""
@@ -85,7 +96,7 @@ class Planes:
             stmt = body(image, list(outer))
             return emit.when(tirx.all(*valid), stmt) if valid else stmt
 
-        return emit.bind(emit.unflatten(row, [self._batch, *self._outer_pitches]), checked)
+        return emit.bind(self._coordinates(row), checked)
 
     def fill(self, data: Buffer, padded: emit.At, first: Expr, height: Expr, lanes: int, zero: Expr) -> Stmt:
         """Copy the rows that outputs in rows ``first`` .. ``first + height`` of all channels read, in parallel."""
@@ -148,7 +159,7 @@ class Planes:
                 rows(lambda p: emit.chunks(self.pitch, lanes, lambda x: phase_store(p)(x, zero))),
             )
 
-        return emit.bind(emit.unflatten(row, [self._batch, *self._outer_pitches]), copy)
+        return emit.bind(self._coordinates(row), copy)
 
     def _copy_row(self, phase: Expr, store, load, lanes: int, zero: Expr) -> Stmt:
         """One row: zeros, elements ``phase + i * stride - before`` of the source, zeros."""
@@ -161,7 +172,20 @@ class Planes:
 
         def copy(left: Expr, end: Expr) -> Stmt:
             def middle(source: Expr, length: Expr) -> Stmt:
+                if axis.stride == 2:
+                    return emit.pieces(
+                        length, lanes, lambda x, width: store(emit.span(left + x, width), evens(source, x, width))
+                    )
                 return emit.chunks(length, lanes, lambda x: store(left + x, load(x * axis.stride + source)))
+
+            def evens(source: Expr, x: Expr, width: int) -> Expr:
+                # Two neighbouring vectors, the second so that it ends with the last element wanted.
+                start = x * 2 + source
+                if width == 1:
+                    return load(start)
+                vectors = [load(emit.span(start, width)), load(emit.span(start + (width - 1), width))]
+                lanes_wanted = [i if i < width else i + 1 for i in range(0, 2 * width, 2)]
+                return Shuffle(vectors, [tirx.const(i, "int32") for i in lanes_wanted])
 
             return emit.seq(
                 emit.serial(left, lambda x: store(x, zero), "x"),

@@ -62,6 +62,11 @@ class Sliding:
         # Bound before the inputs go in, as those have variables of their own.
         return tvm_ffi.structural_map(substitute(store.value, bindings), (TensorLoad, replace))
 
+    def uniform(self) -> bool:
+        """Whether the epilogue does the same to all elements of a row."""
+        at = [tirx.Var(f"y{n}", "int64") for n in range(self.rank + 2)]
+        return not uses_var(self.window.epilogue(tirx.const(0, self.dtype), list(at)), at[-1:])
+
     def _bindings(self, f: Expr) -> dict:
         channels = self.window.reduction[: -self.rank]
         return {self.window.spatial[1]: f} | {r: emit.const(0) for r in channels}
@@ -106,7 +111,7 @@ def _channels(sliding: Sliding) -> Stmt:
     batch, channels = window.extents[:2]
 
     def each(*pitches: Expr) -> Stmt:
-        layout = Planes(window.axes, emit.const(1), list(pitches), slack=sliding.lanes)
+        layout = Planes(window.axes, None, list(pitches), slack=sliding.lanes)
 
         def channel(plane: Expr, n: Expr, f: Expr) -> Stmt:
             def steps(buffer: Buffer) -> Stmt:
@@ -179,13 +184,19 @@ def _slide(sliding: Sliding, layout: Planes, padded: emit.At, n: Expr, f: Expr) 
 
             def narrow(width: Expr) -> Stmt:
                 zero = emit.const(0)
-                return _with_acc(
-                    sliding,
-                    lambda acc: emit.seq(
+
+                def piece(acc: Buffer) -> Stmt:
+                    if not sliding.uniform():
+                        return emit.seq(vector(acc, zero), emit.chunks(width, step, lambda x: store(acc, zero, x)))
+                    at = [n, f, *outer, zero]
+                    return emit.seq(
                         vector(acc, zero),
-                        emit.chunks(width, sliding.lanes // 4, lambda x: store(acc, zero, x)),
-                    ),
-                )
+                        emit.vectorized(sliding.lanes, lambda j: emit.store(acc, window.epilogue(acc[j], at), j)),
+                        emit.chunks(width, step, lambda x: emit.store(window.result, acc[x], n, f, *outer, x)),
+                    )
+
+                step = max(sliding.lanes // 4, 1)
+                return _with_acc(sliding, piece)
 
             return emit.bind(
                 [window.axes[-1].out_extent],
