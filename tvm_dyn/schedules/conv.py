@@ -3,6 +3,7 @@
 A matrix product of weights and windows (see `tiles`).
 
 * Pointwise (1x1, stride 1): pixels of an image are one long row; read and written in place.
+* Pointwise on maps of a single pixel: dot products (see `pixel`).
 * Otherwise the input is first copied, padded, into planes whose rows follow one another, images included, so that pixel
   ``q`` of a plane and tap ``(kh, kw)`` meet at ``q + kh*pitch + kw``: tiles need no care for row ends, and a small map
   costs no more than a large one. A stride of s splits an axis into s such planes. The few outputs that straddle two
@@ -22,6 +23,7 @@ from tvm.tirx import Buffer, PrimFunc, Stmt
 
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, collect, loads, substitute, uses_var
+from tvm_dyn.schedules.pixel import dot_products
 from tvm_dyn.schedules.planes import Planes
 from tvm_dyn.schedules.tiles import Product, Tile, cover, staged, tile_product
 from tvm_dyn.schedules.window import NotAWindow, Window, parse
@@ -115,7 +117,14 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     if not all(axis.is_pointwise for axis in conv.window.axes):
         return emit.kernel(func, everywhere())
     pixels = emit.simplify(emit.product([axis.out_extent for axis in conv.window.axes]))
+    if as_int(pixels) == 1:
+        return emit.kernel(func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc)))
     return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels), everywhere()))
+
+
+def _write_pixel(conv: Conv, n: Expr, f: Expr, acc: Expr) -> Stmt:
+    at = [n, f, *[emit.const(0)] * len(conv.window.axes)]
+    return emit.store(conv.window.result, conv.window.epilogue(acc, at), *at)
 
 
 def _in_place(conv: Conv, tile: Tile, pixels: Expr) -> Stmt:
