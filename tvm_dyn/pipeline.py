@@ -29,6 +29,7 @@ def phases(target: Target) -> list[Phase]:
             [
                 transform.DecomposeOpsForInference(),
                 transform.CanonicalizeBindings(),
+                passes.PropagateSymbolicShapes(),
                 transform.DeadCodeElimination(),
             ],
         ),

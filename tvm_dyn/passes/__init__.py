@@ -3,6 +3,7 @@
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.plan_memory import PlanMemory
+from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
 
-__all__ = ["AssumeNoAlias", "LowerShapeAsserts", "PlanMemory", "ScheduleGroups"]
+__all__ = ["AssumeNoAlias", "LowerShapeAsserts", "PlanMemory", "PropagateSymbolicShapes", "ScheduleGroups"]

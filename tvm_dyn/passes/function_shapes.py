@@ -15,7 +15,7 @@ from tvm_dyn.passes.shape_facts import FunctionFacts
 from tvm_dyn.passes.shape_requirements import Requirement, requirements
 from tvm_dyn.passes.shape_types import dims_of, map_dims, narrower, symbolic_vars, with_dims
 from tvm_dyn.passes.shape_values import ShapeValues
-from tvm_dyn.symbolic import simplify, substitute
+from tvm_dyn.symbolic import free_vars, simplify, substitute
 
 _KEEPS_OPERANDS = tuple(
     f"relax.{name}" for name in ("call_tir", "call_tir_inplace", "call_dps_packed", "call_pure_packed")
@@ -303,7 +303,11 @@ class FunctionShapes:
         return tvm_ffi.structural_map(node, (ir.Var, replace))
 
     def _dim(self, expr: ir.Expr) -> ir.Expr:
-        """The simplest form of a scalar under what is known here."""
+        """The simplest form of a scalar under what is known here.
+
+        A form that is merely another stays: TVM infers (h - 1) // 2 + 1 for a convolution, never (h + 1) // 2, and
+        FuseTIR takes two forms of one extent for two extents.
+        """
         if isinstance(expr, prim.IntImm):
             return expr
         if str(expr.ty) != "int64":
@@ -311,13 +315,24 @@ class FunctionShapes:
         value = simplify(expr, self.facts.known)
         if isinstance(value, int):
             return tirx.IntImm("int64", value)
-        return expr if tvm_ffi.structural_equal(value, expr) else value
+        return value if _weight(value) < _weight(expr) or set(free_vars(value)) != set(free_vars(expr)) else expr
 
     def _without_removed(self, ty: ir.Type) -> ir.Type:
         return map_dims(ty, self._without_removed_dim) if self._removed else ty
 
     def _without_removed_dim(self, dim: ir.Expr) -> ir.Expr:
         return substitute(dim, self._removed) if self._removed else dim
+
+
+_COSTLY = (prim.Select, prim.Min, prim.Max, prim.FloorDiv, prim.FloorMod, prim.Cast)
+
+
+def _weight(expr: ir.Expr) -> int:
+    """How involved a scalar is: occurrences of variables and of what is not linear."""
+    found: list[Any] = []
+    for kind in (ir.Var, *_COSTLY):
+        tvm_ffi.structural_walk(expr, (kind, found.append))
+    return len(found)
 
 
 def _seq_of(expr: ir.Expr) -> relax.SeqExpr:
