@@ -118,11 +118,12 @@ class SymbolicFacts(Knowledge):
         constant = poly.as_constant()
         if constant is not None or self._equate_remainder(poly) or self._equate_extremum(poly):
             return
-        solved = self._isolate(poly)
+        operation = self._only_operation(poly)
+        solved = self._isolate(poly) if operation is None else None
         if solved is not None:
             self._eliminate(*solved)
             return
-        lead = poly.sorted_monomials()[0]
+        lead = operation or poly.sorted_monomials()[0]
         coefficient = poly.terms[lead]
         if abs(coefficient) == 1 and not self._occurs(lead, poly):
             rest = Poly({m: c for m, c in poly.terms.items() if m != lead})
@@ -130,6 +131,17 @@ class SymbolicFacts(Knowledge):
         else:
             self.zeros.append(poly)
         self._changed()
+
+    @staticmethod
+    def _only_operation(poly: Poly) -> Monomial | None:
+        """The one term of ``poly`` that is not a variable or a constant, where it can be isolated.
+
+        ``n == (b*s) // 8`` is used to write ``n`` for the quotient, not the quotient for ``n``.
+        """
+        operations = [m for m in poly.terms if len(m) > 1 or (m and m[0].kind != "var")]
+        if len(operations) != 1 or len(operations[0]) > 1 or abs(poly.terms[operations[0]]) != 1:
+            return None
+        return operations[0]
 
     def _equate_remainder(self, poly: Poly) -> bool:
         """Use ``x % d == r`` or ``x - d*(x // d) == r`` as the residue class of a variable."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from tvm import ir
@@ -133,9 +134,8 @@ class Knowledge(Bounds):
         return cached
 
     def _rewrite(self, poly: Poly) -> Poly:
-        poly = normalize.substitute_vars(poly, self.equations, self)
-        if self.reductions:
-            poly = normalize.reduce_monomials(poly, self.reductions)
+        reduce = partial(normalize.reduce_monomials, reductions=self.reductions) if self.reductions else None
+        poly = normalize.substitution(self.equations, self, reduce).poly(poly)
         if self.residues and any(atom.kind != "var" for atom in poly.atoms()):
             poly = normalize.unscale(normalize.scale(poly, self.residues, self), self)
         return poly

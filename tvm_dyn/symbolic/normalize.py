@@ -16,27 +16,61 @@ from .polynomial import Atom, Condition, Leaf, Monomial, Poly, divide_monomial, 
 Replace = Callable[[Atom], Poly | None]
 
 
-def map_poly(poly: Poly, replace: Replace, facts: Bounds) -> Poly:
-    """Replace atoms: ``replace(atom)`` gives a polynomial, or None to rebuild the atom through its rule."""
-    if all(atom.kind == "var" and replace(atom) is None for atom in poly.atoms()):
-        return poly
-    return rules.tidy(rebuild(poly, lambda atom: _map_atom(atom, replace, facts)), facts)
+class Rewriting:
+    """Bottom-up replacement of atoms; every operation above one is rebuilt through its rule.
 
+    ``replace(atom)`` gives the polynomial that takes the place of an atom, or None; ``finish`` is applied to
+    every rebuilt polynomial, nested ones included.
+    """
 
-def _map_atom(atom: Atom, replace: Replace, facts: Bounds) -> Poly:
-    new = replace(atom)
-    if new is not None:
-        return new
-    if atom.kind in ("var", "part"):
-        return Poly({(atom,): 1})
-    if atom.kind == "opaque":
-        return _map_opaque(atom, replace, facts)
-    if atom.kind == "select":
-        condition, a, b = atom.args
-        mapped = map_condition(condition, replace, facts)
-        return rules.select(mapped, map_poly(a, replace, facts), map_poly(b, replace, facts), facts)
-    args = [map_poly(arg, replace, facts) for arg in atom.args]
-    return apply_rule(atom.kind, args, facts)
+    def __init__(self, facts: Bounds, replace: Replace, finish: Callable[[Poly], Poly] | None = None):
+        self._facts = facts
+        self._replace = replace
+        self._finish = finish
+
+    def poly(self, poly: Poly) -> Poly:
+        """The rewritten polynomial."""
+        if not all(atom.kind == "var" and self._replace(atom) is None for atom in poly.atoms()):
+            poly = rules.tidy(rebuild(poly, self.atom), self._facts)
+        return poly if self._finish is None else self._finish(poly)
+
+    def atom(self, atom: Atom) -> Poly:
+        """The polynomial that takes the place of an atom."""
+        new = self._replace(atom)
+        if new is not None:
+            return new
+        if atom.kind in ("var", "part"):
+            return Poly({(atom,): 1})
+        if atom.kind == "opaque":
+            return self._opaque(atom)
+        if atom.kind == "select":
+            condition, a, b = atom.args
+            return rules.select(self.condition(condition), self.poly(a), self.poly(b), self._facts)
+        return apply_rule(atom.kind, [self.poly(arg) for arg in atom.args], self._facts)
+
+    def condition(self, condition: Condition) -> Condition:
+        """The rewritten condition."""
+        if condition.kind == "eq":
+            return rules.equals_zero(self.poly(condition.args[0]))
+        if condition.kind == "ge":
+            return rules.at_least_zero(self.poly(condition.args[0]))
+        if condition.kind == "not":
+            return rules.negation(self.condition(condition.args[0]))
+        if condition.kind in ("and", "or"):
+            return rules.connect(condition.kind, [self.condition(arg) for arg in condition.args])
+        return condition
+
+    def _opaque(self, atom: Atom) -> Poly:
+        def visit(var: ir.Var) -> ir.Expr:
+            new = self._replace(Atom("var", (Leaf(var),)))
+            if new is None or str(var.ty) != "int64" or any(factor.kind == "part" for factor in new.atoms()):
+                return var
+            constant = new.as_constant()
+            return poly_to_expr(new) if constant is None else int64(constant)
+
+        old = atom.args[0].node
+        new = tvm_ffi.structural_map(old, (ir.Var, visit))
+        return Poly({(atom,): 1}) if new.same_as(old) else Reader(self._facts).poly(new)
 
 
 def apply_rule(kind: str, args: list[Poly], facts: Bounds) -> Poly:
@@ -48,36 +82,11 @@ def apply_rule(kind: str, args: list[Poly], facts: Bounds) -> Poly:
     return {"min": rules.minimum, "max": rules.maximum, "join": rules.join}[kind](args, facts)
 
 
-def _map_opaque(atom: Atom, replace: Replace, facts: Bounds) -> Poly:
-    def visit(var: ir.Var) -> ir.Expr:
-        new = replace(Atom("var", (Leaf(var),)))
-        if new is None or any(factor.kind == "part" for factor in new.atoms()):
-            return var
-        constant = new.as_constant()
-        value = poly_to_expr(new) if constant is None else int64(constant)
-        return value if str(var.ty) == "int64" else var
-
-    old = atom.args[0].node
-    new = tvm_ffi.structural_map(old, (ir.Var, visit))
-    return Poly({(atom,): 1}) if new.same_as(old) else Reader(facts).poly(new)
-
-
-def map_condition(condition: Condition, replace: Replace, facts: Bounds) -> Condition:
-    """`map_poly` below a condition."""
-    if condition.kind == "eq":
-        return rules.equals_zero(map_poly(condition.args[0], replace, facts))
-    if condition.kind == "ge":
-        return rules.at_least_zero(map_poly(condition.args[0], replace, facts))
-    if condition.kind == "not":
-        return rules.negation(map_condition(condition.args[0], replace, facts))
-    if condition.kind in ("and", "or"):
-        return rules.connect(condition.kind, [map_condition(arg, replace, facts) for arg in condition.args])
-    return condition
-
-
-def substitute_vars(poly: Poly, values: Mapping[Leaf, Poly], facts: Bounds) -> Poly:
-    """Replace variables and re-apply the rules above them."""
-    return map_poly(poly, lambda atom: values.get(atom.args[0]) if atom.kind == "var" else None, facts)
+def substitution(
+    values: Mapping[Leaf, Poly], facts: Bounds, finish: Callable[[Poly], Poly] | None = None
+) -> Rewriting:
+    """Replace variables by polynomials."""
+    return Rewriting(facts, lambda atom: values.get(atom.args[0]) if atom.kind == "var" else None, finish)
 
 
 def scale(poly: Poly, divisors: Mapping[Leaf, tuple[int, int]], facts: Bounds) -> Poly:
@@ -87,7 +96,7 @@ def scale(poly: Poly, divisors: Mapping[Leaf, tuple[int, int]], facts: Bounds) -
         known = divisors.get(atom.args[0]) if atom.kind == "var" else None
         return None if known is None else Poly.atom("part", atom.args[0], *known) * known[0] + known[1]
 
-    return map_poly(poly, replace, facts)
+    return Rewriting(facts, replace).poly(poly)
 
 
 def unscale(poly: Poly, facts: Bounds) -> Poly:
@@ -170,4 +179,4 @@ def decision_form(poly: Poly, facts: Bounds) -> Poly:
 
     if all(atom.kind in ("var", "part") for atom in poly.atoms()):
         return poly
-    return rebuild(poly, lambda atom: _map_atom(atom, replace, facts))
+    return rebuild(poly, Rewriting(facts, replace).atom)

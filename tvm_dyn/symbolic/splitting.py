@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import rules
-from .normalize import map_condition
+from .normalize import Rewriting
 from .polynomial import FALSE, Atom, Condition, Poly
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def case_split(facts: SymbolicFacts, condition: Condition, splits: int) -> bool:
         def replace(other: Atom, value: Poly = value) -> Poly | None:
             return value if other == atom else None
 
-        claim = narrowed.canonical_condition(map_condition(condition, replace, narrowed))
+        claim = narrowed.canonical_condition(Rewriting(narrowed, replace).condition(condition))
         if not narrowed.derive(claim, splits - 1):
             return False
     return True
