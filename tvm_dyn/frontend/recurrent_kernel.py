@@ -32,7 +32,8 @@ class Cell:
 
     kind: "LSTM", "GRU" or "RNN". gates: gate count. activations: per direction, the functions in ONNX order.
     reverse: per direction. clip: bound of the gate inputs. late_reset: GRU's linear_before_reset = 1.
-    coupled: LSTM's input_forget = 1. peephole, has_lengths, has_h0, has_c0: which optional buffers there are.
+    coupled: LSTM's input_forget = 1. peephole, has_lengths, has_h0, has_c0: which optional buffers there are. rounded: the state enters the product as the nearest of 256
+    levels between its extremes, as in DynamicQuantizeLSTM.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Cell:
     has_lengths: bool = False
     has_h0: bool = False
     has_c0: bool = False
+    rounded: bool = False
 
     @property
     def gates(self) -> int:
@@ -211,12 +213,46 @@ class _Sequence:
     def _step(self, step: Any) -> tirx.Stmt:
         cell = self.cell
         update = emit.serial(self.rows, lambda r: self._when_alive(r, step, self._update), "row")
+        if cell.rounded:
+            return emit.seq(
+                emit.serial(self.rows, self._round_state, "row"), self._product(0, self.reset, 0), update
+            )
         if len(cell.gate_groups) == 1:
             return emit.seq(self._product(0, self.h, 0), update)
         reset = emit.serial(self.rows, lambda r: self._when_alive(r, step, self._early_reset), "row")
         return emit.seq(
             self._product(0, self.h, 0), reset, self._product(1, self.reset, 2 * cell.width), update
         )
+
+    def _round_state(self, row: Any) -> tirx.Stmt:
+        """reset = the state on 256 levels from its minimum to its maximum, which are widened to hold 0."""
+
+        def on_levels(bounds: Any) -> tirx.Stmt:
+            def widen(j: Any) -> tirx.Stmt:
+                value = emit.load(self.h, row, j)
+                return emit.seq(
+                    emit.store(bounds, tirx.min(emit.load(bounds, 0), value), 0),
+                    emit.store(bounds, tirx.max(emit.load(bounds, 1), value), 1),
+                )
+
+            low, span = emit.load(bounds, 0), emit.load(bounds, 1) - emit.load(bounds, 0)
+            scale = tirx.Select(span == _f32(0), _f32(1), span / _f32(255))
+            zero = tirx.nearbyint(_f32(0) - low / emit.load(bounds, 2))
+
+            def level(j: Any) -> tirx.Stmt:
+                code = tirx.nearbyint(emit.load(self.h, row, j) / emit.load(bounds, 2)) + emit.load(bounds, 3)
+                code = tirx.max(tirx.min(code, _f32(255)), _f32(0))
+                return emit.store(self.reset, (code - emit.load(bounds, 3)) * emit.load(bounds, 2), row, j)
+
+            return emit.seq(
+                *[emit.store(bounds, _f32(0), k) for k in range(2)],
+                emit.serial(self.cell.hidden, widen, "j"),
+                emit.store(bounds, scale, 2),
+                emit.store(bounds, zero, 3),
+                _vectors(self.cell.width, level),
+            )
+
+        return _registers([4], on_levels)
 
     def _when_alive(self, row: Any, step: Any, body: Callable[[Any, Any], tirx.Stmt]) -> tirx.Stmt:
         """`body(row, position in time)`, unless the row's own sequence is over."""

@@ -104,7 +104,9 @@ def saturated(value: Any, dtype: str) -> Any:
     """A float, rounded already, as an integer within the range of `dtype`."""
     info = np.iinfo(dtype)
     source = str(value.ty.dtype)
-    clamped = tirx.min(tirx.max(value, tirx.const(float(info.min), source)), tirx.const(float(info.max), source))
+    clamped = tirx.min(
+        tirx.max(value, tirx.const(float(info.min), source)), tirx.const(float(info.max), source)
+    )
     return clamped.astype("int32").astype(dtype)
 
 
@@ -164,7 +166,9 @@ def _centred(ctx: Context, value: Value, zero: Value | None, axis: int) -> Value
     """value - zero point as int32; a zero point of more than one element belongs to `axis`."""
     if value.is_const and (zero is None or zero.is_const):
         array = value.const.astype("int32")
-        return constant(array if zero is None else array - _along(zero.const, array.ndim, axis).astype("int32"))
+        return constant(
+            array if zero is None else array - _along(zero.const, array.ndim, axis).astype("int32")
+        )
     if zero is None or (zero.is_const and not zero.const.any()):
         return ctx.emit(op.astype(ctx.tensor(value), "int32"))
     table = _aligned(ctx, zero, ctx.rank(value), axis)
@@ -193,7 +197,11 @@ def qlinear_matmul(ctx: Context, node: Node) -> Value:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.data(k) for k in range(8))
     total = emit_matmul(ctx, _centred(ctx, a, a_zero, -2), _centred(ctx, b, b_zero, -1))
     rank = ctx.rank(total)
-    scales = [_aligned(ctx, a_scale, rank, -2), _aligned(ctx, b_scale, rank, -1), _aligned(ctx, y_scale, rank, -2)]
+    scales = [
+        _aligned(ctx, a_scale, rank, -2),
+        _aligned(ctx, b_scale, rank, -1),
+        _aligned(ctx, y_scale, rank, -2),
+    ]
     return _requantized(ctx, total, scales, _aligned(ctx, y_zero, rank, -2))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from tvm_dyn.frontend import recurrent_kernel
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.ops.matmul import emit_matmul
+from tvm_dyn.frontend.ops.quantize import dynamic_quantize_linear
 from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value
 
@@ -50,8 +52,42 @@ def recurrent(ctx: Context, node: Node) -> list[Value]:
     return emit_recurrent(ctx, node, inputs)
 
 
-def emit_recurrent(ctx: Context, node: Node, inputs: Sequence[Value | None]) -> list[Value]:
-    """The operator on given operands, in the order of LSTM's inputs."""
+@converter("DynamicQuantizeLSTM", domain="com.microsoft")
+def dynamic_quantize_lstm(ctx: Context, node: Node) -> list[Value]:
+    """LSTM whose input and state are quantized as they come: 8 bits for the whole input and for each step's state.
+
+    Its integer sums times the scales are the sums of the dequantized numbers, which is what runs here.
+    W (D, input, 4 * hidden) and R (D, hidden, 4 * hidden) hold 8-bit integers, with scales and zero points at the end.
+    """
+    x, w, r, b, lengths, h0, c0, p, w_scale, w_zero, r_scale, r_zero = (node.input(k) for k in range(12))
+    if x is None or w is None or r is None:
+        raise InvalidModelError(f"{node.label} lacks its input or its weights")
+    codes, scale, zero = dynamic_quantize_linear(ctx, dataclasses.replace(node, inputs=[x]))
+    rounded = ctx.elementwise("dequantized", _dequantized, codes, scale, zero)
+    weights = [
+        _transposed(ctx, _dequantized_weights(ctx, v, s, z), (0, 2, 1))
+        for v, s, z in ((w, w_scale, w_zero), (r, r_scale, r_zero))
+    ]
+    return emit_recurrent(ctx, node, [rounded, *weights, b, lengths, h0, c0, p], rounded=True)
+
+
+def _dequantized(code: Any, scale: Any, zero: Any) -> Any:
+    return (code.astype("int32") - zero.astype("int32")).astype("float32") * scale
+
+
+def _dequantized_weights(ctx: Context, weights: Value, scale: Value | None, zero: Value | None) -> Value:
+    """(D, depth, gates): scales per direction (D) or per direction and gate column (D, gates)."""
+    scales = ctx.const(scale, "the weights' scales").astype("float32")
+    zeros = ctx.const(zero, "the weights' zero points").astype("int32")
+    codes = ctx.const(weights, "its weights").astype("int32")
+    shape = (scales.shape[0], 1, -1)
+    return Value(const=((codes - zeros.reshape(shape)) * scales.reshape(shape)).astype("float32"))
+
+
+def emit_recurrent(
+    ctx: Context, node: Node, inputs: Sequence[Value | None], *, rounded: bool = False
+) -> list[Value]:
+    """The operator on given operands, in the order of LSTM's inputs; `rounded` as in `Cell`."""
     kind = next(k for k in _GATES if k in node.op_type)
     x, w, r, b, lengths, h0, c0, p = inputs
     if x is None or w is None or r is None:
@@ -76,6 +112,7 @@ def emit_recurrent(ctx: Context, node: Node, inputs: Sequence[Value | None]) -> 
         has_lengths=lengths is not None,
         has_h0=h0 is not None,
         has_c0=kind == "LSTM" and c0 is not None,
+        rounded=rounded,
     )
     weights = _Weights(ctx, cell)
     projected = weights.project(x, w, b)
