@@ -3,9 +3,10 @@
     @T.prim_func shape_func(...)   ->   @T.prim_func shape_func(...)   tirx.noalias
     @T.prim_func fused_conv2d(...)      @T.prim_func fused_conv2d(...) tirx.noalias
 
-TVM's LLVM code generator decides for a whole module by its last function whether buffers may alias: one function
-without the mark (`VMShapeLower` adds some) and no sum stays in a register anywhere, which costs a factor of three.
-Outputs never alias inputs, as the memory planner keeps a call's arguments alive until it returns.
+TVM's LLVM code generator decides for a whole module by its last function whether buffers may alias: one
+function without the mark (`VMShapeLower` adds some) and no sum stays in a register anywhere, which costs a
+factor of three. Outputs never alias inputs, as the memory planner keeps a call's arguments alive until it
+returns.
 """
 
 from __future__ import annotations

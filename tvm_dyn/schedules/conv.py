@@ -4,10 +4,11 @@ A matrix product of weights and windows (see `tiles`).
 
 * Pointwise (1x1, stride 1): pixels of an image are one long row; read and written in place.
 * Pointwise on maps of a single pixel: dot products (see `pixel`).
-* Otherwise the input is first copied, padded, into planes whose rows follow one another, images included, so that pixel
-  ``q`` of a plane and tap ``(kh, kw)`` meet at ``q + kh*pitch + kw``: tiles need no care for row ends, and a small map
-  costs no more than a large one. A stride of s splits an axis into s such planes. The few outputs that straddle two
-  rows are computed and dropped. Work goes in bands of rows that fit the cache, whatever the size of the map.
+* Otherwise the input is first copied, padded, into planes whose rows follow one another, images included, so
+  that pixel ``q`` of a plane and tap ``(kh, kw)`` meet at ``q + kh*pitch + kw``: tiles need no care for row ends, and a
+  small map costs no more than a large one. A stride of s splits an axis into s such planes. The few outputs
+  that straddle two rows are computed and dropped. Work goes in bands of rows that fit the cache, whatever
+  the size of the map.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ def match(window: Window) -> Conv:
         raise NotAWindow
     dtype = str(store.buffer.dtype)
     product = store.value.b
-    if dtype not in ("float32", "float64") or not isinstance(product, tirx.Mul) or not product.a.same_as(window.load):
+    if (
+        dtype not in ("float32", "float64")
+        or not isinstance(product, tirx.Mul)
+        or not product.a.same_as(window.load)
+    ):
         raise NotAWindow
     weight = product.b
     spatial, reduction = window.spatial, window.reduction
@@ -112,13 +117,17 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     tile = Tile.choose(product.per_group, conv.dtype, target)
 
     def everywhere() -> Stmt:
-        return staged(product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, *band))
+        return staged(
+            product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, *band)
+        )
 
     if not all(axis.is_pointwise for axis in conv.window.axes):
         return emit.kernel(func, everywhere())
     pixels = emit.simplify(emit.product([axis.out_extent for axis in conv.window.axes]))
     if as_int(pixels) == 1:
-        return emit.kernel(func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc)))
+        return emit.kernel(
+            func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc))
+        )
     return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels), everywhere()))
 
 
@@ -155,7 +164,7 @@ def _in_place(conv: Conv, tile: Tile, pixels: Expr) -> Stmt:
 
 
 def _pixel_coordinates(conv: Conv, rank: int) -> Callable[[Expr], list[Expr]]:
-    """How the epilogue addresses pixel ``q``: (0, .., 0, q) where all it reads has the result's rows, else split up."""
+    """How the epilogue addresses pixel ``q``: (0, .., q) if all it reads has the result's rows, else split."""
     extents = [axis.out_extent for axis in conv.window.axes]
     at = [tirx.Var(f"y{n}", "int64") for n in range(rank + 2)]
     expr = conv.window.epilogue(tirx.const(0.0, conv.dtype), list(at))
@@ -187,7 +196,9 @@ def write_rows(
             def elements(start: Expr, width: Expr) -> Stmt:
                 def element(x: Expr) -> Stmt:
                     at = [n, f, *outer, x]
-                    return emit.store(window.result, window.epilogue(emit.load(*sums(f, start, lane=x)), at), *at)
+                    return emit.store(
+                        window.result, window.epilogue(emit.load(*sums(f, start, lane=x)), at), *at
+                    )
 
                 return emit.chunks(width, lanes, element)
 
@@ -195,4 +206,6 @@ def write_rows(
 
         return layout.output_row(first + row, line)
 
-    return emit.parallel(count * filters, lambda index: emit.bind(emit.unflatten(index, [filters, count]), write))
+    return emit.parallel(
+        count * filters, lambda index: emit.bind(emit.unflatten(index, [filters, count]), write)
+    )

@@ -1,12 +1,13 @@
 """Transposed convolutions, 1-D to 3-D, with groups, strides and output padding.
 
-TVM defines them as a convolution over a copy of the input with ``stride - 1`` zeros between its elements, nearly all of
-the work being for zeros. Here outputs are split by their residue modulo the stride: those of one residue are an
-ordinary convolution of stride 1 with every stride-th tap, so residues become groups of filters of one product
-(see `tiles`) over weights that are sorted by residue first.
+TVM defines them as a convolution over a copy of the input with ``stride - 1`` zeros between its elements,
+nearly all of the work being for zeros. Here outputs are split by their residue modulo the stride: those of
+one residue are an ordinary convolution of stride 1 with every stride-th tap, so residues become groups of
+filters of one product (see `tiles`) over weights that are sorted by residue first.
 
-With ``p`` zeros in front of the spread input, output ``y = s*q + a`` reads element ``q + base(a) + t`` at tap
-``first(a) + s*t`` of the (flipped) kernel, where ``first(a) = (p - a) mod s`` and ``base(a) = (a + first(a) - p) / s``.
+With ``p`` zeros in front of the spread input, output ``y = s*q + a`` reads element ``q + base(a) + t`` at
+tap ``first(a) + s*t`` of the (flipped) kernel, where ``first(a) = (p - a) mod s`` and
+``base(a) = (a + first(a) - p) / s``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class SpreadAxis:
 
     @property
     def taps(self) -> int:
-        """Taps per residue; where the stride does not divide the kernel some lie beyond its end and weigh nothing."""
+        """Taps per residue; if the stride does not divide the kernel some lie beyond it and weigh nothing."""
         return -(-self.kernel // self.stride)
 
     def base(self, residue: int) -> int:
@@ -136,7 +137,8 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         product = conv.product(weights)
         tile = Tile.choose(product.per_group, conv.dtype, target)
         return emit.seq(
-            _sort_weights(conv, weights), staged(product, tile, target, lambda *band: _write_rows(conv, *band))
+            _sort_weights(conv, weights),
+            staged(product, tile, target, lambda *band: _write_rows(conv, *band)),
         )
 
     size = conv.residues * conv.filters * conv.channels
@@ -235,8 +237,10 @@ def _equal(a: Expr, b: Expr) -> bool:
     return as_int(emit.simplify(a - b)) == 0
 
 
-def _check_reads(conv: Transposed, data: TensorLoad, kernel: TensorLoad, spatial: list, reduction: list) -> None:
-    """The reduction has to read ``data[n, group*channels + c, y + r]`` and ``kernel[f % per_group, (the same), r]``."""
+def _check_reads(
+    conv: Transposed, data: TensorLoad, kernel: TensorLoad, spatial: list, reduction: list
+) -> None:
+    """It has to read ``data[n, group*channels + c, y + r]``, ``kernel[f % per_group, group*channels + c, r]``."""
     taps = [r.var for r in reduction[1:]]
     reads = [data.indices[0] - spatial[0].var]
     reads += [index - y.var - r for index, y, r in zip(data.indices[2:], spatial[2:], taps, strict=True)]
@@ -254,7 +258,7 @@ def _check_reads(conv: Transposed, data: TensorLoad, kernel: TensorLoad, spatial
 
 
 def _sort_weights(conv: Transposed, weights: emit.At) -> Stmt:
-    """``weights[residue * filters + f, c, t]``: tap ``first(residue) + stride * t`` of the flipped kernel, or zero."""
+    """``weights[residue*filters + f, c, t]``: flipped tap ``first(residue) + stride*t``, or zero."""
     per_group = conv.filters // conv.groups
 
     def task(residue: Expr, group: Expr, member: Expr) -> Stmt:
@@ -263,7 +267,8 @@ def _sort_weights(conv: Transposed, weights: emit.At) -> Stmt:
 
         def fill(c: Expr, tap: list[Expr]) -> Stmt:
             taps = [
-                axis.first_tap(a) + t * axis.stride for axis, a, t in zip(conv.axes, remainders, tap, strict=True)
+                axis.first_tap(a) + t * axis.stride
+                for axis, a, t in zip(conv.axes, remainders, tap, strict=True)
             ]
             inside = tirx.all(*[r < axis.kernel for r, axis in zip(taps, conv.axes, strict=True)])
             flipped = [axis.kernel - 1 - r for r, axis in zip(taps, conv.axes, strict=True)]
@@ -294,7 +299,9 @@ def _write_rows(conv: Transposed, layout: Planes, sums: emit.At, first: Expr, co
 
         def line(n: Expr, steps: list[Expr]) -> Stmt:
             at = [q * axis.stride + a for q, a, axis in zip(steps, remainders, outer_axes, strict=True)]
-            inside = tirx.all(*[y < axis.out_extent for y, axis in zip(at, outer_axes, strict=True)], tirx.const(True))
+            inside = tirx.all(
+                *[y < axis.out_extent for y, axis in zip(at, outer_axes, strict=True)], tirx.const(True)
+            )
             return emit.when(inside, emit.bind(at, lambda *at: interleave(n, list(at))))
 
         def interleave(n: Expr, at: list[Expr]) -> Stmt:
@@ -305,8 +312,10 @@ def _write_rows(conv: Transposed, layout: Planes, sums: emit.At, first: Expr, co
                 return emit.store(conv.result, conv.epilogue(value, where), *where)
 
             def outputs(full: Expr, rest: Expr) -> Stmt:
-                # Left to LLVM to vectorize, which turns neighbouring stores to every stride-th element into shuffles.
-                whole = emit.serial(full, lambda q: emit.seq(*[element(q, a) for a in range(last.stride)]), "q")
+                # LLVM vectorizes this one: it turns stores to every stride-th element into shuffles.
+                whole = emit.serial(
+                    full, lambda q: emit.seq(*[element(q, a) for a in range(last.stride)]), "q"
+                )
                 return emit.seq(
                     whole, *[emit.when(rest > a, element(full, a)) for a in range(last.stride - 1)]
                 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tvm import s_tir, sym, tirx
 from tvm.ir import Expr
 from tvm.s_tir.schedule import Schedule
-from tvm.tirx import ForKind, Stmt
+from tvm.tirx import ForKind, PrimFunc, Stmt
 
 from tvm_dyn.schedules.common import as_int, collect
 
@@ -69,9 +69,9 @@ def bind(values: list[Expr], body: Callable[..., Stmt]) -> Stmt:
 def _opaque(value: Expr, dtype: str = "int64") -> Expr:
     """The value, hidden from TVM's simplifier.
 
-    Most TIR passes put definitions back in place, expand the products of symbolic extents that come out, and solve the
-    inequalities of conditions: it takes seconds, and kernels grow to megabytes of index arithmetic. LLVM drops the call
-    first thing.
+    Most TIR passes put definitions back in place, expand the products of symbolic extents that come out, and
+    solve the inequalities of conditions: it takes seconds, and kernels grow to megabytes of index
+    arithmetic. LLVM drops the call first thing.
     """
     bits = 1 if dtype == "bool" else 64
     return tirx.call_llvm_intrin(dtype, f"llvm.expect.i{bits}", value, tirx.const(1, dtype))
@@ -80,15 +80,15 @@ def _opaque(value: Expr, dtype: str = "int64") -> Expr:
 def scratch(kinds: list[tuple[list, str]], body: Callable[..., Stmt]) -> Stmt:
     """``body`` of buffers of the given (shape, dtype) that live as long as it runs; they start undefined.
 
-    TVM allocates at the start of the outermost parallel loop around (without one, of the function): extents may not
-    depend on anything that is defined further in.
+    TVM allocates at the start of the outermost parallel loop around (without one, of the function): extents
+    may not depend on anything that is defined further in.
     """
     buffers = [
         tirx.decl_buffer([const(s) if isinstance(s, int) else s for s in shape], dtype, f"scratch{n}")
         for n, (shape, dtype) in enumerate(kinds)
     ]
-    # Naming the pointer makes TVM take the buffer as it is: a union of all symbolic regions that are accessed costs
-    # it seconds and is no smaller.
+    # Naming the pointer makes TVM take the buffer as it is: a union of all symbolic regions that are
+    # accessed costs it seconds and is no smaller.
     named = [tirx.Evaluate(buffer.data) for buffer in buffers]
     return seq(*[tirx.AllocBuffer(buffer) for buffer in buffers], *named, body(*buffers))
 
@@ -103,7 +103,9 @@ def rows_of(buffer: tirx.Buffer, *extents: Expr | int) -> At:
         first, *rest = coordinates
         steps = zip(rest, extents, strict=True)
         start = _opaque(functools.reduce(lambda index, step: index * step[1] + step[0], steps, first))
-        return buffer, span(start + lane.base, as_int(lane.lanes)) if isinstance(lane, tirx.Ramp) else start + lane
+        if isinstance(lane, tirx.Ramp):
+            return buffer, span(start + lane.base, int(lane.lanes))
+        return buffer, start + lane
 
     return at
 
@@ -116,7 +118,7 @@ def span(start: Expr, lanes: int) -> Expr:
 def quotient(a: Expr, b: Expr | int) -> Expr:
     """``a / b`` of numbers that are not negative.
 
-    Truncating division: TVM takes seconds to find out that a floor division by a symbolic extent may truncate.
+    Truncating division: TVM takes seconds to find out that a floor division may truncate.
     """
     return tirx.truncdiv(a, const(b) if isinstance(b, int) else b)
 
@@ -127,7 +129,7 @@ def ceildiv(a: Expr, b: Expr | int) -> Expr:
 
 
 def unflatten(index: Expr, extents: list[Expr | int]) -> list[Expr]:
-    """Coordinates of a row-major ``index``; the first extent is not needed, and extents of 1 cost no division."""
+    """Coordinates of a row-major ``index``; the first extent is not needed, extents of 1 cost no division."""
     coordinates: list[Expr] = []
     for extent in reversed(extents[1:]):
         if as_int(extent) == 1:
@@ -152,8 +154,8 @@ def chunks(extent: Expr, lanes: int, body: Body) -> Stmt:
 def pieces(extent: Expr, lanes: int, body: Callable[[Expr, int], Stmt]) -> Stmt:
     """``body(start, width)`` of pieces that cover ``extent``, at most ``lanes`` wide.
 
-    The last piece starts early enough to end at ``extent``, so ``body`` runs twice for some indices and has to be
-    idempotent. Extents below a vector take narrower pieces.
+    The last piece starts early enough to end at ``extent``, so ``body`` runs twice for some indices and has
+    to be idempotent. Extents below a vector take narrower pieces.
     """
     known = as_int(extent)
     widths = [w for w in (lanes, lanes // 4) if w > 1]

@@ -1,6 +1,6 @@
-"""Convolutions of single pixels, as in squeeze-and-excitation blocks: dot products of weight rows and an image's channels.
+"""Convolutions of single pixels, as in squeeze-and-excitation blocks: dot products along the channels.
 
-There is no row of pixels to fill vectors with, so they run along the channels.
+There is no row of pixels to fill vectors with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROWS = 4
 
 
 def dot_products(product: Product, lanes: int, write: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
-    """``write(image, filter, sum)`` of every sum of a product with a single pixel and tap per image, in parallel."""
+    """``write(image, filter, sum)`` of every sum, in parallel; a single pixel and tap per image."""
     rows = min(_ROWS, product.per_group)
     blocks = -(-product.per_group // rows)
     pixel = [emit.const(0)] * len(product.taps)
@@ -50,7 +50,9 @@ def dot_products(product: Product, lanes: int, write: Callable[[Expr, Expr, Expr
                     ),
                     *[
                         emit.serial(
-                            product.channels - whole, lambda c, i=i: _add(acc, i, c, term(first + i, whole + c)), "rest"
+                            product.channels - whole,
+                            lambda c, i=i: _add(acc, i, c, term(first + i, whole + c)),
+                            "rest",
                         )
                         for i in range(rows if product.channels > whole else 0)
                     ],

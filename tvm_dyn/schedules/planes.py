@@ -17,15 +17,16 @@ _WRITTEN_OUT_PHASES = 4
 
 
 class Planes:
-    """Layout ``[channel][phase][row * pitch + x]`` of a padded input; rows run over (image, outer spatial axes).
+    """Layout ``[channel][phase][row * pitch + x]`` of a padded input; rows run over (image, outer axes).
 
-    With stride 1 the zeros after a row are the zeros in front of the next one: the pitch is the row plus the larger
-    of its two paddings, and the same holds for the rows of an image and for images. With a larger stride s an axis is
-    split into s phases (every s-th element), and every row holds all its windows read.
+    With stride 1 the zeros after a row are the zeros in front of the next one: the pitch is the row plus the
+    larger of its two paddings, and the same holds for the rows of an image and for images. With a larger
+    stride s an axis is split into s phases (every s-th element), and every row holds all its windows read.
     """
 
     def __init__(self, axes: list[Axis], batch: Expr | None, pitches: list[Expr], slack: int):
-        """``pitches`` are the values of `pitches`, bound to variables; ``slack`` elements may be read past the end.
+        """``pitches`` are the values of `pitches`, bound to variables; ``slack`` elements may be read past
+        the end.
 
         Without a ``batch`` the planes hold one image, and rows are cheaper to tell apart.
         """
@@ -59,7 +60,7 @@ class Planes:
         return offset
 
     def _coordinates(self, row: Expr) -> list[Expr]:
-        """Image and outer coordinates of a row. Rows below a single image get a first coordinate beyond its end."""
+        """Image and outer coordinates of a row; rows below a single image lie beyond its first axis."""
         if self._several:
             return emit.unflatten(row, [self._batch, *self._outer_pitches])
         return [emit.const(0), *emit.unflatten(row, self._outer_pitches)]
@@ -75,7 +76,9 @@ class Planes:
         return phase, self._rows_between(steps[:-1]) * self.pitch + steps[-1]
 
     def stored_rows(self, height: Expr) -> Expr:
-        """Rows to copy for ``height`` rows of outputs; the last row's right padding is the left one of a row more."""
+        """Rows to copy for ``height`` rows of outputs; the last row's right padding is the left one of a row
+        more.
+        """
         last = self._axes[-1]
         spill = int(last.stride == 1 and min(last.before, last.after) > 0)
         return height + (self.halo + spill)
@@ -89,7 +92,9 @@ class Planes:
         return height * self.pitch + self._slack
 
     def output_row(self, row: Expr, body: Callable[[Expr, list[Expr]], Stmt]) -> Stmt:
-        """``body(image, outer coordinates)`` where ``row`` is a row of the output rather than one between images."""
+        """``body(image, outer coordinates)`` where ``row`` is a row of the output rather than one between
+        images.
+        """
 
         def checked(image: Expr, *outer: Expr) -> Stmt:
             valid = [y < axis.out_extent for y, axis in zip(outer, self._axes, strict=False)]
@@ -99,7 +104,9 @@ class Planes:
         return emit.bind(self._coordinates(row), checked)
 
     def fill(self, data: Buffer, padded: emit.At, first: Expr, height: Expr, lanes: int, zero: Expr) -> Stmt:
-        """Copy the rows that outputs in rows ``first`` .. ``first + height`` of all channels read, in parallel."""
+        """Copy the rows that outputs in rows ``first`` .. ``first + height`` of all channels read, in
+        parallel.
+        """
         channels = data.shape[1]
 
         def each(count: Expr) -> Stmt:
@@ -118,7 +125,8 @@ class Planes:
 
             where = [channels, self.outer_phases, count]
             return emit.parallel(
-                count * (channels * self.outer_phases), lambda index: emit.bind(emit.unflatten(index, where), task)
+                count * (channels * self.outer_phases),
+                lambda index: emit.bind(emit.unflatten(index, where), task),
             )
 
         return emit.bind([self.stored_rows(height)], each)
@@ -132,7 +140,9 @@ class Planes:
         lanes: int,
         zero: Expr,
     ) -> Stmt:
-        """Copy one padded row of one phase of the outer axes: ``load(image, *coordinates)`` to ``store(phase, x, _)``."""
+        """Copy one padded row of one phase of the outer axes: ``load(image, *coordinates)`` to
+        ``store(phase, x, _)``.
+        """
         outer, last = self._axes[:-1], self._axes[-1]
 
         def copy(image: Expr, *steps: Expr) -> Stmt:
@@ -167,14 +177,18 @@ class Planes:
         lead = sym.Analyzer().simplify(axis.before - phase)
         left, end = lead, axis.in_extent + lead
         if axis.stride > 1:
-            left = sym.Analyzer().simplify(tirx.max(tirx.floordiv(lead + (axis.stride - 1), axis.stride), emit.const(0)))
+            left = sym.Analyzer().simplify(
+                tirx.max(tirx.floordiv(lead + (axis.stride - 1), axis.stride), emit.const(0))
+            )
             end = tirx.max(tirx.min(tirx.floordiv(end + (axis.stride - 1), axis.stride), self.pitch), left)
 
         def copy(left: Expr, end: Expr) -> Stmt:
             def middle(source: Expr, length: Expr) -> Stmt:
                 if axis.stride == 2:
                     return emit.pieces(
-                        length, lanes, lambda x, width: store(emit.span(left + x, width), evens(source, x, width))
+                        length,
+                        lanes,
+                        lambda x, width: store(emit.span(left + x, width), evens(source, x, width)),
                     )
                 return emit.chunks(length, lanes, lambda x: store(left + x, load(x * axis.stride + source)))
 

@@ -1,7 +1,8 @@
-"""The matrix product inside convolutions: weights (filter x tap) times windows (tap x pixel) in register tiles.
+"""The matrix product inside convolutions: weights (filter x tap) times windows (tap x pixel) in register
+tiles.
 
-A tile holds a few filters times a few vectors of neighbouring pixels; for each tap one data vector meets one broadcast
-weight, so weights are read as they are and results leave in NCHW order.
+A tile holds a few filters times a few vectors of neighbouring pixels; for each tap one data vector meets one
+broadcast weight, so weights are read as they are and results leave in NCHW order.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ Store = Callable[[Expr, Expr, Expr], Stmt]
 
 @dataclass(frozen=True)
 class Product:
-    """What is to be summed: ``sum over c < channels, tap of weight(f, c, tap) * data[n, source(group, c), ...]``.
+    """What is to be summed: ``sum over c < channels, tap of weight(f, c, tap) * data[n, source(group, c),
+    ...]``.
 
-    Filters come in ``groups`` of equal size. ``place(planes, group, tap)`` says where a tap lies in a padded plane.
+    Filters come in ``groups`` of equal size. ``place(planes, group, tap)`` says where a tap lies in a padded
+    plane.
     """
 
     data: Buffer
@@ -96,13 +99,17 @@ def _sums(product: Product, tile: Tile, vectors: int, first: Expr, load: Load, s
 
     def add(acc: Buffer, c: Expr, tap: list[Expr]) -> Stmt:
         return each(
-            lambda i, j: emit.store(acc, acc[i, j] + load(c, tap, j) * product.weight(first + i, c, tap), i, j)
+            lambda i, j: emit.store(
+                acc, acc[i, j] + load(c, tap, j) * product.weight(first + i, c, tap), i, j
+            )
         )
 
     def body(acc: Buffer) -> Stmt:
         return emit.seq(
             each(lambda i, j: emit.store(acc, tirx.const(0.0, product.dtype), i, j)),
-            emit.serial(product.channels, lambda c: _each_tap(product.taps, lambda tap: add(acc, c, tap)), "c"),
+            emit.serial(
+                product.channels, lambda c: _each_tap(product.taps, lambda tap: add(acc, c, tap)), "c"
+            ),
             each(lambda i, j: store(first + i, j, acc[i, j]), emit.serial),
         )
 
@@ -128,12 +135,16 @@ def _outer_taps(taps: list[int], tap: list[Expr], body: Callable[[list[Expr]], S
 
 
 def cover(
-    product: Product, tile: Tile, images: Expr, pixels: Expr, body: Callable[[Expr, Expr, int, Expr, Expr], Stmt]
+    product: Product,
+    tile: Tile,
+    images: Expr,
+    pixels: Expr,
+    body: Callable[[Expr, Expr, int, Expr, Expr], Stmt],
 ) -> Stmt:
     """Cover ``images`` x ``pixels`` x filters with tiles, in parallel.
 
-    ``body(image, first pixel, vectors, group, block)`` gets full tiles, then one vector at a time for what is left of
-    a row of pixels; the last vector may reach up to ``lanes - 1`` pixels beyond the end.
+    ``body(image, first pixel, vectors, group, block)`` gets full tiles, then one vector at a time for what
+    is left of a row of pixels; the last vector may reach up to ``lanes - 1`` pixels beyond the end.
     """
     blocks = -(-product.per_group // tile.rows)
     per_task = min(blocks, _TILES_PER_TASK)
@@ -142,20 +153,29 @@ def cover(
     def tasks(full: Expr, columns: Expr) -> Stmt:
         def task(image: Expr, column: Expr, group: Expr, part: Expr) -> Stmt:
             def row(first: Expr, vectors: int) -> Stmt:
-                count = tirx.min(emit.const(per_task), blocks - part * per_task) if blocks % per_task else per_task
-                return emit.serial(count, lambda b: body(image, first, vectors, group, part * per_task + b), "b")
+                count = (
+                    tirx.min(emit.const(per_task), blocks - part * per_task)
+                    if blocks % per_task
+                    else per_task
+                )
+                return emit.serial(
+                    count, lambda b: body(image, first, vectors, group, part * per_task + b), "b"
+                )
 
             start = column * tile.pixels
             rest = emit.ceildiv(pixels - start, tile.lanes)
             return emit.when(
                 column < full,
                 emit.bind([start], lambda start: row(start, tile.vectors)),
-                emit.serial(rest, lambda v: emit.bind([start + v * tile.lanes], lambda start: row(start, 1)), "rest"),
+                emit.serial(
+                    rest, lambda v: emit.bind([start + v * tile.lanes], lambda start: row(start, 1)), "rest"
+                ),
             )
 
         where = [images, columns, product.groups, parts]
         return emit.parallel(
-            images * columns * (product.groups * parts), lambda index: emit.bind(emit.unflatten(index, where), task)
+            images * columns * (product.groups * parts),
+            lambda index: emit.bind(emit.unflatten(index, where), task),
         )
 
     return emit.bind([emit.quotient(pixels, tile.pixels), emit.ceildiv(pixels, tile.pixels)], tasks)
@@ -180,12 +200,16 @@ def staged(product: Product, tile: Tile, target: Target, finish: Finish) -> Stmt
                 zero = tirx.const(0.0, product.dtype)
                 return emit.seq(
                     layout.fill(product.data, padded_at, first, count, tile.lanes, zero),
-                    emit.bind([count * layout.pitch], lambda n: _multiply(product, tile, layout, padded_at, sums_at, n)),
+                    emit.bind(
+                        [count * layout.pitch],
+                        lambda n: _multiply(product, tile, layout, padded_at, sums_at, n),
+                    ),
                     finish(layout, sums_at, first, count),
                 )
 
             return emit.serial(
-                emit.ceildiv(rows, height), lambda i: emit.bind([i * height, tirx.min(height, rows - i * height)], band)
+                emit.ceildiv(rows, height),
+                lambda i: emit.bind([i * height, tirx.min(height, rows - i * height)], band),
             )
 
         def each(*pitches: Expr) -> Stmt:
@@ -213,11 +237,19 @@ def staged(product: Product, tile: Tile, target: Target, finish: Finish) -> Stmt
 def _band_pixels(product: Product, tile: Tile, layout: Planes, target: Target) -> int:
     """Pixels whose copy and sums fit the second-level caches, though enough to be worth a round of tasks."""
     per_pixel = product.sources * layout.phases + product.filters
-    budget = hardware.cache_bytes(target, 2) * hardware.cores(target) * 3 // 4 // hardware.dtype_bytes(product.dtype)
+    budget = (
+        hardware.cache_bytes(target, 2)
+        * hardware.cores(target)
+        * 3
+        // 4
+        // hardware.dtype_bytes(product.dtype)
+    )
     return max(budget // per_pixel, 4 * tile.pixels)
 
 
-def _multiply(product: Product, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr) -> Stmt:
+def _multiply(
+    product: Product, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr
+) -> Stmt:
     def body(_: Expr, start: Expr, vectors: int, group: Expr, block: Expr) -> Stmt:
         def load(c: Expr, tap: list[Expr], j: Expr) -> Expr:
             phase, offset = product.place(layout, group, tap)

@@ -1,4 +1,5 @@
-"""Recognise convolution- and pooling-like functions: a window that slides over (padded) data, then elementwise work.
+"""Recognise convolution- and pooling-like functions: a window that slides over (padded) data, then
+elementwise work.
 
 ```
 pad_temp[n, c, i]  = if_then_else(b <= i and i < size + b, x[n, c, i - b], 0)
@@ -39,7 +40,9 @@ class NotAWindow(Exception):
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis of a window: extents in elements, everything but the two extents a compile-time number."""
+    """One spatial axis of a window: extents in elements, everything but the two extents a compile-time
+    number.
+    """
 
     in_extent: Expr
     out_extent: Expr
@@ -136,7 +139,7 @@ def unpad(buffer: Buffer, producers: list, params: list) -> tuple[Buffer, list[i
     if getattr(getattr(call, "op", None), "name", "") != "prim.if_then_else":
         raise NotAWindow
     condition, load, value = call.args
-    if not isinstance(load, TensorLoad) or not _is_param(load.source, params) or as_int(value) is None and loads(value):
+    if not isinstance(load, TensorLoad) or not _is_param(load.source, params) or loads(value):
         raise NotAWindow
     before = [_constant(v - i) for v, i in zip(axes, load.indices, strict=True)]
     _check_padding(condition, axes, before, load.source)
@@ -144,7 +147,9 @@ def unpad(buffer: Buffer, producers: list, params: list) -> tuple[Buffer, list[i
 
 
 def _check_padding(condition: Expr, axes: list, before: list[int], source: Buffer) -> None:
-    """Each conjunct has to be a bound of the source (that the source is never left is what makes the read legal)."""
+    """Each conjunct has to be a bound of the source (that the source is never left is what makes the read
+    legal).
+    """
     analyzer = sym.Analyzer()
     bounds = []
     for v, b, size in zip(axes, before, source.shape, strict=True):
@@ -176,7 +181,9 @@ def _conjuncts(condition: Expr) -> list[Expr]:
 
 
 def _same_vars(indices, variables) -> bool:
-    return len(indices) == len(variables) and all(i.same_as(v) for i, v in zip(indices, variables, strict=True))
+    return len(indices) == len(variables) and all(
+        i.same_as(v) for i, v in zip(indices, variables, strict=True)
+    )
 
 
 def _constant(expr: Expr) -> int:
@@ -217,13 +224,15 @@ def _slopes(index: Expr, y: tirx.Var, r: tirx.Var) -> tuple[int, int]:
 
 
 def parse_epilogue(main: s_tir.SBlock, consumers: list, params: list) -> tuple[Buffer, Epilogue]:
-    """The parameter the function writes, and the elementwise work between the reduction and it as one expression."""
+    """The parameter the function writes, and the elementwise work between the reduction and it as one
+    expression.
+    """
     (store,) = stores(main.body)
     accumulated = store.buffer
     spatial = [iv.var for iv in main.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
     if not _same_vars(store.indices, spatial):
         raise NotAWindow
-    definitions = [(accumulated, None, None)]
+    definitions: list[tuple] = [(accumulated, None, None)]
     for block in consumers:
         block_stores = stores(block.body)
         axes = [iv.var for iv in block.iter_vars]
@@ -231,7 +240,9 @@ def parse_epilogue(main: s_tir.SBlock, consumers: list, params: list) -> tuple[B
             raise NotAWindow
         definitions.append((block_stores[0].buffer, axes, block_stores[0].value))
     result = definitions[-1][0]
-    if [_is_param(buffer, params) for buffer, _, _ in definitions].count(True) != 1 or not _is_param(result, params):
+    if [_is_param(buffer, params) for buffer, _, _ in definitions].count(True) != 1 or not _is_param(
+        result, params
+    ):
         raise NotAWindow
     _check_domain(result, accumulated)
     ones = [as_int(extent) == 1 for extent in accumulated.shape]
