@@ -1,0 +1,37 @@
+"""Arithmetic on extents, each an int or a prim expression; results are simplified under the known facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from tvm_dyn.symbolic import SymbolicFacts, simplify
+
+
+def prim(extent: Any) -> Any:
+    """The extent as a prim expression."""
+    return tirx.const(extent, "int64") if isinstance(extent, int) else extent
+
+
+def is_symbolic(*extents: Any) -> bool:
+    return any(isinstance(e, tvm.ir.Expr) for e in extents)
+
+
+def floor_div(facts: SymbolicFacts, a: Any, b: Any) -> Any:
+    if not is_symbolic(a, b):
+        return a // b
+    return a if isinstance(b, int) and b == 1 else simplify(tirx.floordiv(prim(a), prim(b)), facts)
+
+
+def ceil_div(facts: SymbolicFacts, a: Any, b: Any) -> Any:
+    return floor_div(facts, a + b - 1, b)
+
+
+def minimum(facts: SymbolicFacts, a: Any, b: Any) -> Any:
+    return simplify(tirx.min(prim(a), prim(b)), facts) if is_symbolic(a, b) else min(a, b)
+
+
+def maximum(facts: SymbolicFacts, a: Any, b: Any) -> Any:
+    return simplify(tirx.max(prim(a), prim(b)), facts) if is_symbolic(a, b) else max(a, b)
