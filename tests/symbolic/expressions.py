@@ -77,6 +77,12 @@ def worlds() -> list[World]:
             lambda a, b, c, d: a % 3 == 1 and b == 2 * c + 1,
             (0, 1, 3, 4, 7, 9),
         ),
+        world(
+            _every(A * B == 3 * C * (D // 2), B == D // 2),
+            lambda a, b, c, d: a * b == 3 * c * (d // 2) and b == d // 2,
+            (0, 1, 2, 3, 6, 9),
+        ),
+        world(_every(A % 4 == 1, A // 4 == B), lambda a, b, c, d: a == 4 * b + 1, (0, 1, 2, 5, 9)),
         world(_every(A != B, C == 6), lambda a, b, c, d: a != b and c == 6, (0, 1, 2, 6)),
         world(_every(A == B // 2, D >= A), lambda a, b, c, d: a == b // 2 and d >= a, range(6)),
         world(
