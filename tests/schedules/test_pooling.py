@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from harness import TARGET, Compiled, dim, fused, prim_funcs, random
+from tvm.relax import op
 from tvm.relax.op import nn
 from windows import pad, windows
 
-from tvm_dyn.schedules import sliding
+from tvm_dyn.schedules import global_pool, sliding
 
 N, C, SPATIAL = dim("n"), dim("c"), [dim("h"), dim("w"), dim("d")]
 MAPS = {
@@ -90,6 +91,24 @@ def test_global_average(shape):
     np.testing.assert_allclose(
         kernel(x), x.astype("float64").mean(axis=(2, 3), keepdims=True), rtol=1e-5, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("name", ["sum", "max", "min", "mean"])
+def test_whole_maps(name, keepdims):
+    inputs = [((N, C, *SPATIAL[:2]), "float32")]
+
+    def graph(bb, x):
+        return bb.emit(nn.relu(bb.emit(getattr(op, name)(x, axis=[2, 3], keepdims=keepdims))))
+
+    assert any(global_pool.apply(func, TARGET) is not None for func in prim_funcs(fused(inputs, graph)))
+    kernel = Compiled(inputs, graph)
+    for seed, shape in enumerate(
+        [(0, 2, 3, 3), (1, 2, 3, 5), (2, 3, 4, 4), (1, 2, 1, 17), (2, 1, 9, 7), (1, 3, 33, 31)]
+    ):
+        x = random(shape, seed=seed)
+        expected = np.maximum(getattr(x.astype("float64"), name)(axis=(2, 3), keepdims=keepdims), 0)
+        np.testing.assert_allclose(kernel(x), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_adaptive_average():

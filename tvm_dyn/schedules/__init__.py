@@ -7,12 +7,12 @@ from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_dyn.schedules import conv, conv_transpose, generic, math, matmul, reduction, sliding
+from tvm_dyn.schedules import conv, conv_transpose, generic, global_pool, math, matmul, reduction, sliding
 from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
 from tvm_dyn.schedules.indices import simplify_indices
 
 # Tried in order; a rule answers None for "not mine", and a ScheduleError means the same. `generic` takes what is left.
-RULES = (conv.apply, conv_transpose.apply, sliding.apply, matmul.apply, reduction.apply, generic.apply)
+RULES = (conv.apply, conv_transpose.apply, sliding.apply, global_pool.apply, matmul.apply, reduction.apply, generic.apply)
 
 
 def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:

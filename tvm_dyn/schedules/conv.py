@@ -5,10 +5,10 @@ A matrix product of weights and windows (see `tiles`).
 * Pointwise (1x1, stride 1): pixels of an image are one long row; read and written in place.
 * Pointwise on maps of a single pixel: dot products (see `pixel`).
 * Otherwise the input is first copied, padded, into planes whose rows follow one another, images included, so
-  that pixel ``q`` of a plane and tap ``(kh, kw)`` meet at ``q + kh*pitch + kw``: tiles need no care for row ends, and a
-  small map costs no more than a large one. A stride of s splits an axis into s such planes. The few outputs
-  that straddle two rows are computed and dropped. Work goes in bands of rows that fit the cache, whatever
-  the size of the map.
+  that pixel ``q`` of a plane and tap ``(kh, kw)`` meet at ``q + kh*pitch + kw``: tiles need no care
+  for row ends, and a small map costs no more than a large one. A stride of s splits an axis into s such
+  planes. The few outputs that straddle two rows are computed and dropped. Work goes in bands of rows that
+  fit the cache, whatever the size of the map.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _in_place(conv: Conv, tile: Tile, pixels: Expr) -> Stmt:
 
 
 def _pixel_coordinates(conv: Conv, rank: int) -> Callable[[Expr], list[Expr]]:
-    """How the epilogue addresses pixel ``q``: (0, .., q) if all it reads has the result's rows, else split."""
+    """How the epilogue addresses pixel ``q``: (0, .., q) if all it reads has these rows, else split."""
     extents = [axis.out_extent for axis in conv.window.axes]
     at = [tirx.Var(f"y{n}", "int64") for n in range(rank + 2)]
     expr = conv.window.epilogue(tirx.const(0.0, conv.dtype), list(at))

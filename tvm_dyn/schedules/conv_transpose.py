@@ -240,7 +240,7 @@ def _equal(a: Expr, b: Expr) -> bool:
 def _check_reads(
     conv: Transposed, data: TensorLoad, kernel: TensorLoad, spatial: list, reduction: list
 ) -> None:
-    """It has to read ``data[n, group*channels + c, y + r]``, ``kernel[f % per_group, group*channels + c, r]``."""
+    """It has to read ``data[n, channel, y + r]`` and ``kernel[f % per_group, channel, r]``."""
     taps = [r.var for r in reduction[1:]]
     reads = [data.indices[0] - spatial[0].var]
     reads += [index - y.var - r for index, y, r in zip(data.indices[2:], spatial[2:], taps, strict=True)]

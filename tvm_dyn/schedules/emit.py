@@ -1,4 +1,4 @@
-"""Small constructors for kernels that are written out as loops instead of being scheduled from a definition."""
+"""Small constructors for kernels that are written out as loops instead of being scheduled."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def kernel(func: PrimFunc, body: Stmt) -> Schedule:
 
 
 def rebuild(func: PrimFunc, body: Stmt) -> PrimFunc:
-    """``func`` with ``body`` as its whole body; buffers of its root block stay as far as ``body`` uses them."""
+    """``func`` with ``body`` as its whole body; buffers of its root block stay if ``body`` uses them."""
     used = collect(body, tirx.Var)
     buffers = [b for b in func.body.block.alloc_buffers if any(b.same_as(v) for v in used)]
     block = s_tir.SBlock([], [], [], "root", body, alloc_buffers=buffers)
