@@ -347,14 +347,9 @@ class _Branch:
 
 
 def assertion(condition: Any, values: Sequence[Any], message: str) -> relax.Expr:
-    """An R.assert_op whose message ends with the values at run time."""
-    safe = message.replace("{", "{{").replace("}", "}}")
-    suffix = " (here " + ", ".join(f"{_plain(to_text(v))} = {{}}" for v in values) + ")" if values else ""
-    return relax.op.assert_op(relax.prim_value(condition), [relax.prim_value(v) for v in values], safe + suffix)
-
-
-def _plain(text: str) -> str:
-    return text.replace("{", "(").replace("}", ")")
+    """An R.assert_op on extents, which carries the extents that its message is about."""
+    text = message.replace("{", "{{").replace("}", "}}")
+    return relax.op.assert_op(relax.prim_value(condition), [relax.prim_value(v) for v in values], text)
 
 
 def _is_one(dim: Any) -> bool:

@@ -67,6 +67,12 @@ def _symbolic(*items: Any) -> bool:
     return any(isinstance(i, tvm.ir.Expr) for i in items)
 
 
+def _tidy(ctx: Context, item: Any) -> Any:
+    """Integers are simplified; a float stays as computed until it is cast back, when the whole detour goes."""
+    is_integer = isinstance(item, tvm.ir.Expr) and "int" in str(item.ty.dtype)
+    return simplify(item, ctx.facts) if is_integer else item
+
+
 def _prim(item: Any, like: str) -> Any:
     return item if isinstance(item, tvm.ir.Expr) else tirx.const(item, like)
 
@@ -111,7 +117,7 @@ def _binary(ctx: Context, node: Node, operands: list[Any]) -> Any:
 
     def apply(a: Any, b: Any) -> Any:
         a, b = (_prim(a, dtype), _prim(b, dtype)) if _symbolic(a, b) else (a, b)
-        return simplify(function(a, b, dtype), ctx.facts)
+        return _tidy(ctx, function(a, b, dtype))
 
     result = operands[0]
     for other in operands[1:]:
@@ -173,7 +179,7 @@ def _where(ctx: Context, node: Node, operands: list[Any]) -> Any:
     def apply(condition: Any, a: Any, b: Any) -> Any:
         if not _symbolic(condition):
             return a if condition else b
-        return simplify(tirx.Select(condition, _prim(a, dtype), _prim(b, dtype)), ctx.facts)
+        return _tidy(ctx, tirx.Select(condition, _prim(a, dtype), _prim(b, dtype)))
 
     return np.frompyfunc(apply, 3, 1)(*operands)
 
@@ -195,7 +201,7 @@ def _unary(ctx: Context, node: Node, operands: list[Any]) -> Any:
     kind = float if "float" in node.data().dtype else int
 
     def apply(a: Any) -> Any:
-        return simplify(symbolic(a), ctx.facts) if _symbolic(a) else kind(number(a))
+        return _tidy(ctx, symbolic(a)) if _symbolic(a) else kind(number(a))
 
     return np.frompyfunc(apply, 1, 1)(operands[0])
 
@@ -211,7 +217,7 @@ def _cast(ctx: Context, node: Node, operands: list[Any]) -> Any:
             return np.asarray(a).astype(dtype).item()
         if dtype == "bool":
             return decide_nonzero(ctx, a)
-        return simplify(a.astype(dtype), ctx.facts)
+        return _tidy(ctx, a.astype(dtype))
 
     return np.frompyfunc(apply, 1, 1)(operands[0])
 
@@ -332,7 +338,7 @@ def _reduce(ctx: Context, node: Node, operands: list[Any]) -> Any:
 
     def apply(a: Any, b: Any) -> Any:
         a, b = (_prim(a, dtype), _prim(b, dtype)) if _symbolic(a, b) else (a, b)
-        return simplify(_BINARY[function](a, b, dtype), ctx.facts)
+        return _tidy(ctx, _BINARY[function](a, b, dtype))
 
     result = operands[0]
     for axis in axes:
@@ -345,8 +351,8 @@ def _range(ctx: Context, node: Node, operands: list[Any]) -> Any:
     start, limit, step = (o.reshape(-1)[0] for o in operands)
     if _symbolic(step) or not isinstance(step, int) or step == 0:
         return None
-    count = simplify(limit - start, ctx.facts) if _symbolic(start, limit) else limit - start
+    count = _tidy(ctx, limit - start) if _symbolic(start, limit) else limit - start
     if not isinstance(count, int):
         return None
     count = max(0, -(-count // step))
-    return object_array([simplify(start + i * step, ctx.facts) for i in range(min(count, MAX_ELEMENTS + 1))])
+    return object_array([_tidy(ctx, start + i * step) for i in range(min(count, MAX_ELEMENTS + 1))])

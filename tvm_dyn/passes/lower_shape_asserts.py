@@ -1,9 +1,11 @@
 """Compile assertions on shapes, which Relax would otherwise evaluate in Python, into functions of the library.
 
-    R.assert_op(n == m, n, m, format="...")  ->  R.call_packed("check_shapes_0", n, m)
-                                                 @T.prim_func check_shapes_0(n, m): assert n == m, "..."
+    R.assert_op(n == m, n, m, format="{} and {} differ")  ->  R.call_packed("check_shapes_0", n, m)
+                                                              @T.prim_func check_shapes_0(n, m):
+                                                                  assert n == m, "n and m differ"
 
-Neighbouring assertions share one function. Runs after the dataflow blocks are gone.
+Neighbouring assertions share one function. Works before and after LegalizeOps, once the dataflow blocks are gone.
+Compiled code cannot print numbers: placeholders of a message take the text of the extents.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 _ASSERT = tvm.ir.Op.get("relax.assert_op")
+_LEGALIZED = "relax.run.assert_op"  # the Python function that LegalizeOps makes of it
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerShapeAsserts")
@@ -67,7 +70,7 @@ def _is_shape_assert(binding: Any) -> bool:
     return (
         isinstance(binding, relax.VarBinding)
         and isinstance(value, relax.Call)
-        and value.op == _ASSERT
+        and (value.op == _ASSERT or getattr(value.op, "global_symbol", "") == _LEGALIZED)
         and tvm.ir.is_prim_expr(value.args[0])
         and not isinstance(value.args[0], relax.Var)
     )
@@ -78,8 +81,9 @@ def _check_function(name: str, used: list[tirx.Var], asserts: list[relax.Call]) 
     statements = []
     for call in asserts:
         condition = _substitute(call.args[0], params)
-        message = call.args[1].value.replace("{{", "{").replace("}}", "}")
-        statements.append(tirx.AssertStmt(tirx.StringImm("ValueError"), condition, [tirx.StringImm(message)]))
+        message = call.args[1].value.format(*(str(value) for value in call.args[2:]))
+        # the constructor's Python signature names its first two parameters the other way round
+        statements.append(tirx.AssertStmt(condition, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)]))
     body = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
     return tirx.PrimFunc(list(params.values()), body).with_attr({"global_symbol": name, "tirx.is_scheduled": True})
 
