@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
-VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "tvm_dyn/__init__.py").read_text())[1]
+(VERSION,) = re.findall(r'__version__ = "(.+)"', (ROOT / "tvm_dyn/__init__.py").read_text())
 
 TORCH = ["torch==2.13.0", "onnxscript>=0.7", "transformers>=5.0,<6"]
 BENCH = ["onnxruntime>=1.20", "openvino>=2025.0"]

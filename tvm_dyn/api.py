@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tvm
@@ -48,7 +49,8 @@ def compile(
     report = progress or (lambda phase: None)
     report("import")
     module = import_model(model, dims)
-    executable = pipeline.build(module, target, dump_phases, report)
+    dump = Path(dump_phases) if dump_phases else None
+    executable = pipeline.build(module, target, dump, report)
     return Library(executable.jit(), num_threads)
 
 
