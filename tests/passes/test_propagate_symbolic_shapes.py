@@ -150,6 +150,22 @@ def test_proven_cast_is_resolved_and_unproven_cast_stays():
     assert_structural_equal(plain(propagate(Before)), Expected)
 
 
+def test_cast_to_another_form_of_the_same_dim_goes():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor(("h",), "float32")):
+            h = T.int64()
+            with R.dataflow():
+                a = R.strided_slice(x, [0], [0], [h], [2])
+                b = R.match_cast(a, R.Tensor(((h - 1) // 2 + 1,), "float32"))
+                c = R.exp(b)
+                R.output(c)
+            return c
+
+    assert "match_cast" not in propagate(Before).script()
+
+
 def test_unproven_assert_stays_and_proven_assert_goes():
     @I.ir_module
     class Before:

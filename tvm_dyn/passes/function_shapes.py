@@ -13,9 +13,9 @@ from tvm.ir import prim
 from tvm_dyn.passes.shape_casts import unify
 from tvm_dyn.passes.shape_facts import FunctionFacts
 from tvm_dyn.passes.shape_requirements import Requirement, requirements
-from tvm_dyn.passes.shape_types import dims_of, map_dims, narrower, symbolic_vars, with_dims
+from tvm_dyn.passes.shape_types import dims_of, map_dims, narrower, same_kind, symbolic_vars, with_dims
 from tvm_dyn.passes.shape_values import ShapeValues
-from tvm_dyn.symbolic import free_vars, simplify, substitute
+from tvm_dyn.symbolic import free_vars, simplify, substitute, to_text
 
 _KEEPS_OPERANDS = tuple(
     f"relax.{name}" for name in ("call_tir", "call_tir_inplace", "call_dps_packed", "call_pure_packed")
@@ -163,16 +163,20 @@ class FunctionShapes:
         self._scope |= set(cast.introduced)
         pattern = self._without_removed(binding.ty)
         equalities = [(self._without_removed_dim(want), actual) for want, actual in cast.compared]
-        if tvm_ffi.structural_equal(map_dims(pattern, self._dim), value.ty):
-            proved = all(self.facts.checked.prove_equal(want, actual) for want, actual in equalities)
-            if proved:
-                self._alias(binding.var, value)
-                return
+        known = cast.complete and same_kind(pattern, value.ty)
+        if known and all(self._says_nothing(*pair) for pair in equalities):
+            self._alias(binding.var, value)
+            return
         var = self._variable(binding.var, pattern)
         self._builder.emit_normalized(relax.MatchCast(var, value, pattern))
         self.facts.enter(var)
         for want, actual in equalities:
             self.facts.assume(prim.EQ(want, actual))
+
+    def _says_nothing(self, want: ir.Expr, actual: ir.Expr) -> bool:
+        """Whether a cast of the dim ``actual`` to ``want`` neither checks nor changes the symbols."""
+        same_symbols = set(free_vars(self._dim(want))) == set(free_vars(actual))
+        return same_symbols and self.facts.checked.prove_equal(want, actual)
 
     def _alias(self, var: ir.Var, value: ir.Expr) -> None:
         """Let ``value`` stand for ``var``; bound anew where a dataflow block must hand it on."""
@@ -211,11 +215,12 @@ class FunctionShapes:
         elements = [self._values.elements(bound) for bound in bounds]
         if any(found is None for found in elements):
             return call
-        begins, ends, strides = ([self._dim(e) for e in found] for found in elements)  # type: ignore[union-attr]
+        begins, ends, strides = ([self._dim(e) for e in found] for found in elements if found is not None)
         if not all(isinstance(stride, prim.IntImm) for stride in strides):
             return call
         axes = relax.Tuple([tirx.IntImm("int64", axis) for axis in range(len(begins))])
-        return relax.op.strided_slice(data, axes, relax.Tuple(begins), relax.Tuple(ends), relax.Tuple(strides))
+        bounds = [relax.Tuple(part) for part in (begins, ends, strides)]
+        return relax.op.strided_slice(data, axes, bounds[0], bounds[1], bounds[2])
 
     def _operand(self, arg: ir.Expr) -> ir.Expr:
         """An operand with a type in canonical dims: cast where it is a variable of an older type."""
@@ -249,7 +254,8 @@ class FunctionShapes:
         condition = prim.EQ(need.left, need.right)
         if self._may_assert and set(symbolic_vars(condition)) <= self._scope_above:
             operator = call.op.name.removeprefix("relax.")
-            text = f"'{name}' ({operator}): {need.left} and {need.right} must be equal, {need.reason}"
+            dims = " and ".join(to_text(dim, known) for dim in (need.left, need.right))
+            text = f"'{name}' ({operator}): {dims} must be equal, {need.reason}"
             check = relax.op.assert_op(condition, [need.left, need.right], format=text + "; got {} and {}")
             check = self._builder.normalize(check)
             self._hoisted.append(relax.VarBinding(relax.Var("_", check.ty), check))
@@ -305,8 +311,8 @@ class FunctionShapes:
     def _dim(self, expr: ir.Expr) -> ir.Expr:
         """The simplest form of a scalar under what is known here.
 
-        A form that is merely another stays: TVM infers (h - 1) // 2 + 1 for a convolution, never (h + 1) // 2, and
-        FuseTIR takes two forms of one extent for two extents.
+        A form that is merely another stays: TVM infers (h - 1) // 2 + 1 for a convolution, never
+        (h + 1) // 2, and FuseTIR takes two forms of one extent for two extents.
         """
         if isinstance(expr, prim.IntImm):
             return expr
@@ -315,7 +321,8 @@ class FunctionShapes:
         value = simplify(expr, self.facts.known)
         if isinstance(value, int):
             return tirx.IntImm("int64", value)
-        return value if _weight(value) < _weight(expr) or set(free_vars(value)) != set(free_vars(expr)) else expr
+        simpler = _weight(value) < _weight(expr) or set(free_vars(value)) != set(free_vars(expr))
+        return value if simpler else expr
 
     def _without_removed(self, ty: ir.Type) -> ir.Type:
         return map_dims(ty, self._without_removed_dim) if self._removed else ty

@@ -14,12 +14,14 @@ class Cast:
     """The dims of a pattern against those of a value.
 
     ``defined``: variables the cast would introduce for a dim that is already known; ``introduced``: variables
-    it introduces for unknown dims; ``compared``: (pattern dim, value dim) pairs it checks.
+    it introduces for unknown dims; ``compared``: (pattern dim, value dim) pairs it checks; ``complete``:
+    every dim of the value is known.
     """
 
     defined: dict[ir.Var, ir.Expr] = field(default_factory=dict)
     introduced: list[ir.Var] = field(default_factory=list)
     compared: list[tuple[ir.Expr, ir.Expr]] = field(default_factory=list)
+    complete: bool = True
 
 
 def unify(pattern: ir.Type, actual: ir.Type, scope: set[ir.Var], removed: dict[ir.Var, ir.Expr]) -> Cast:
@@ -36,6 +38,7 @@ def unify(pattern: ir.Type, actual: ir.Type, scope: set[ir.Var], removed: dict[i
     for variable in cast.introduced:
         cast.defined.pop(variable, None)
     cast.compared = [(want, have) for want, have in pairs if have is not None and not want.same_as(have)]
+    cast.complete = all(have is not None for _, have in pairs)
     return cast
 
 

@@ -74,6 +74,11 @@ def _narrower_tensor(new: relax.TensorType, old: relax.TensorType) -> relax.Tens
     return relax.TensorType(None, dtype, new.vdevice or old.vdevice, ndim=ndim)
 
 
+def same_kind(a: ir.Type, b: ir.Type) -> bool:
+    """Whether two types differ in dims at most."""
+    return tvm_ffi.structural_equal(relax.analysis.get_static_type(a), relax.analysis.get_static_type(b))
+
+
 def symbolic_vars(node: ir.Type | ir.Expr | None) -> Iterator[ir.Var]:
     """The scalar variables in a type or expression, each time one occurs."""
     found: list[ir.Var] = []

@@ -21,7 +21,7 @@ from .polynomial import FALSE, TRUE, Condition, Leaf, Poly, divide_exact, nested
 from .solver import Solver
 from .splitting import case_split
 
-_SPLITS = 3
+_SPLITS = 2
 
 
 class SymbolicFacts(Solver):
