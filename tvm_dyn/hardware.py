@@ -1,7 +1,7 @@
 """Numbers that describe the machine behind a `Target`: the only place where the package keeps any.
 
-Everything is derived from the target's features where TVM (LLVM) knows them; cache sizes come from the running
-kernel when the target is the host's own CPU, and from conservative defaults otherwise.
+Everything is derived from the target's features where TVM (LLVM) knows them; cache sizes come from the
+running kernel when the target is the host's own CPU, and from conservative defaults otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def host_cpu() -> str:
 
 
 def host_target(num_cores: int | None = None) -> Target:
-    """The target for this machine: its real CPU features, and the cores this process may use unless told otherwise."""
+    """The target for this machine: its real CPU features, with the cores this process may use by default."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": num_cores or available})
 

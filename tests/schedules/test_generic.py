@@ -1,4 +1,4 @@
-"""Functions without a backbone: elementwise, broadcasts, permutations, gathers, concatenations and what is left."""
+"""Functions without a backbone: elementwise, broadcasts, permutations, gathers and the rest."""
 
 from __future__ import annotations
 

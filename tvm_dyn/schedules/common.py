@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV, Schedule
-from tvm.tirx import IterVar, PrimFunc
+from tvm.tirx import IterVar
 
 SCHEDULED = "tirx.is_scheduled"
 
@@ -167,8 +167,9 @@ def inline_spatial(sch: Schedule) -> None:
 def decompose_reductions(sch: Schedule) -> None:
     """Give each reduction its own initialisation loop, so that it also runs over an empty extent.
 
-    The lowered form of ``T.init`` sits in the first iteration of the reduction loop: over extent 0 it never runs,
-    and the output keeps whatever was in memory. Blocks whose loops cannot be told apart stay as they are.
+    The lowered form of ``T.init`` sits in the first iteration of the reduction loop: over extent 0 it never
+    runs, and the output keeps whatever was in memory. Blocks whose loops cannot be told apart stay as they
+    are.
     """
     for block in all_blocks(sch):
         if sch.get(block).init is None:

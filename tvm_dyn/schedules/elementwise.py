@@ -4,8 +4,8 @@
     --->
     for row in parallel(i * j): for k: Y[row, k] = X[row, k] + B[k]
 
-Axes that all accesses walk as one range become one loop. A nest that transposes is cut into square tiles, so that
-both sides touch whole cache lines.
+Axes that all accesses walk as one range become one loop. A nest that transposes is cut into square tiles,
+so that both sides touch whole cache lines.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _tiled(stage: Stage, point: dict, axes: list, tile) -> Stmt:
 
 
 def _transposed_group(stage: Stage, groups: list[list[IterVar]]) -> int | None:
-    """The group that a read walks contiguously while the innermost loop strides through it, if there is one."""
+    """The group that a read walks contiguously while the innermost loop strides, if there is one."""
     inner = [iv.var for iv in groups[-1]]
     for load in loads(stage.body):
         if (

@@ -1,8 +1,8 @@
 """The rule of last resort: every nest on its own, as well as its form allows.
 
-Nests of one block over plain loops become elementwise or reduction kernels. Others (bindings that are not plain,
-several blocks in one nest) stay as they are, with the outermost loop in parallel where that is legal; statements that
-are not blocks (extern calls, sorts, scans) are left alone.
+Nests of one block over plain loops become elementwise or reduction kernels. Others (bindings that are not
+plain, several blocks in one nest) stay as they are, with the outermost loop in parallel where that is
+legal; statements that are not blocks (extern calls, sorts, scans) are left alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def emit_nest(nest: Stmt, params: list[tirx.Buffer], target: Target) -> Stmt:
 
 
 def finish(sch: Schedule) -> Schedule:
-    """What primitives can do for blocks that are still there: an outer parallel loop, and separate initial values."""
+    """What primitives can do for blocks that are still there: an outer parallel loop, initial values."""
     for block in leaf_blocks(sch):
         try:
             spatial, _ = split_loops(sch, block)

@@ -4,13 +4,13 @@
     --->
     y[i] = (let z = x[i] * log2(e) + magic in ... polynomial ... * 2**n)
 
-Largest errors against the exact value, over the whole range of float32 (tested): exp 1.1 ulp, log 1 ulp, sigmoid
-2.5 ulp, tanh 5 ulp, erf 6.5 ulp. NaN, infinities, overflow, underflow and denormals come out as in the C library. float16 goes through
-float32; float64 stays with the library.
+Largest errors against the exact value, over the whole range of float32 (tested): exp 1.1 ulp, log 1 ulp,
+sigmoid 2.5 ulp, tanh 5 ulp, erf 6.5 ulp. NaN, infinities, overflow, underflow and denormals come out as in
+the C library. float16 goes through float32; float64 stays with the library.
 
-Sources: exp and log are the single-precision functions of the Cephes library (S. Moshier), with the scaling split in
-two so that denormal and near-overflow results round correctly; tanh and erf are the minimax rationals that Eigen
-uses (MathFunctionsImpl.h, SpecialFunctionsImpl.h).
+Sources: exp and log are the single-precision functions of the Cephes library (S. Moshier), with the scaling
+split in two so that denormal and near-overflow results round correctly; tanh and erf are the minimax
+rationals that Eigen uses (MathFunctionsImpl.h, SpecialFunctionsImpl.h).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _ERF_NUM = (
     -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02,
 )  # fmt: skip
 _ERF_DEN = (
-    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03, -1.42647390514189e-02,
+    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+    -1.42647390514189e-02,
 )  # fmt: skip
 
 _LOG2_E = 1.44269504088896341
@@ -59,7 +60,7 @@ _names = count()
 
 
 def legalize_math(func: PrimFunc) -> PrimFunc:
-    """Replace exp, log, tanh, sigmoid, erf and powers by small constants of float32 and float16 in ``func``."""
+    """Replace exp, log, tanh, sigmoid, erf and small constant powers of float32 and float16."""
 
     def rewrite(call):
         name = getattr(call.op, "name", "").removeprefix("tirx.")
@@ -85,8 +86,8 @@ def _i32(value: int) -> Expr:
 def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
     """``body`` of ``value``, evaluated once.
 
-    Arguments are always bound: below a ``Select``, whose condition becomes a constraint, TVM's simplifier takes
-    seconds over the index arithmetic of a single load.
+    Arguments are always bound: below a ``Select``, whose condition becomes a constraint, TVM's simplifier
+    takes seconds over the index arithmetic of a single load.
     """
     var = tirx.Var(f"m{next(_names)}", str(value.ty))
     return tirx.Let(var, value, body(var))
@@ -131,7 +132,7 @@ def log(x: Expr) -> Expr:
     """ln x: x = 2**e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)), then a polynomial in f."""
 
     def mantissa(bits: Expr, bias: Expr) -> Expr:
-        # Subtracting the bits of sqrt(1/2) puts the carry into the exponent exactly where the mantissa passes it.
+        # Less the bits of sqrt(1/2), the exponent steps exactly where the mantissa passes it.
         shifted = bits - _i32(0x3F3504F3)
         exponent = ((shifted >> _i32(23)) - bias).astype("float32")
         fraction = tirx.reinterpret("float32", (shifted & _i32(0x7FFFFF)) + _i32(0x3F3504F3)) - _f32(1.0)

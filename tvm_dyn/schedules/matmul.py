@@ -1,4 +1,4 @@
-"""Rule for functions with one matrix product: dense layers, batched products, products of vectors and matrices."""
+"""Rule for functions with one matrix product: dense layers, batched products, vectors times matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop nest of a matrix product with symbolic extents: register tiles over (rows, columns), epilogue inside.
+"""The loop nest of a matrix product with symbolic extents, tiled for registers, with its epilogue inside.
 
     for task in parallel(batch * column panels * row blocks):
         panel = B[:, columns of the task]           # packed when there are rows enough to pay for the copy
@@ -7,15 +7,17 @@
             for k: acc[i, j] += A[row i, k] * panel[k, j]
             O[row i, column j] = epilogue(acc[i, j])
 
-Rows of the tail tile are clamped, ``min(row, M - 1)``: a row is computed twice rather than guarded by a predicate,
-which is legal as every output element is a pure function of the inputs. Columns past the last full panel go through
-narrow zero-padded panels, stored one by one.
+Rows of the tail tile are clamped, ``min(row, M - 1)``: a row is computed twice rather than guarded by a
+predicate, which is legal as every output element is a pure function of the inputs. Columns past the last
+full panel go through panels of one vector, the last of which overlaps its neighbour for the same reason;
+only fewer columns than a vector has lanes are padded with zeros and stored one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import tvm
 import tvm_ffi
@@ -33,10 +35,10 @@ class MatmulTile:
     """Tile sizes of the kernel, in elements of the accumulator's type.
 
     rows: heights of the register tiles, highest first; the tail of the rows takes the lowest that covers it.
-    vectors: width of a full panel in vector registers. narrow_rows: tile heights of the one-vector panels that
-    take the remaining columns. single_row_vectors: widths of panels for a single row, which streams B: the wider,
-    the longer the runs of memory. pack_rows: rows from which on a panel is packed. block_rows: rows (a multiple
-    of the first heights) that share a packed panel in one task.
+    vectors: width of a full panel in vector registers. narrow_rows: tile heights of the one-vector panels
+    that take the remaining columns. single_row_vectors: widths of panels for a single row, which streams B:
+    the wider, the longer the runs of memory. pack_rows: rows from which on a panel is packed. block_rows:
+    rows (a multiple of the first heights) that share a packed panel in one task.
     """
 
     lanes: int
@@ -113,7 +115,8 @@ class MatmulKernel:
         statements, start, lanes = [], emit.const(0), self.tile.lanes
         for vectors in widths:
             panels = emit.quotient(self.columns - start, vectors * lanes)
-            statements += self._tasks(panels, vectors, self._full_panel, lambda p, w, start=start: start + p * w)
+            column = partial(_column, start)
+            statements += self._tasks(panels, vectors, self._full_panel, column)
             start = emit.simplify(start + panels * (vectors * lanes))
         narrow = emit.ceildiv(self.columns - start, lanes)
 
@@ -196,7 +199,7 @@ class MatmulKernel:
         return emit.serial(tirx.truncdiv(rows, height), tile)
 
     def _tail_tile(self, env: dict, panel: _Panel, first_row, heights: tuple[int, ...]) -> list[tirx.Stmt]:
-        """One tile for the rows left after the full ones, if any can be: the lowest height that covers them."""
+        """One tile for the rows left after the full ones, if any can be: the lowest that covers them."""
         if heights[0] == 1:
             return []
         rows = self._rows_from(first_row)
@@ -280,11 +283,16 @@ class MatmulKernel:
         return point
 
 
+def _column(start, panel, width):
+    """First column of a panel in a run of panels from ``start`` on."""
+    return start + panel * width
+
+
 def unravel(index, axes: list[IterVar]) -> dict:
     """Axis values at a position of the row-major fused iteration space of ``axes``.
 
-    Truncating division: TVM does not know that extents are positive, and lowers nested floor divisions by symbolic
-    ones to selects that its simplifier takes seconds over.
+    Truncating division: TVM does not know that extents are positive, and lowers nested floor divisions by
+    symbolic ones to selects that its simplifier takes seconds over.
     """
     point = {}
     for axis in reversed(axes[1:]):

@@ -1,4 +1,4 @@
-"""Inner loops of reductions: vectors of partial results, vectors of columns, and the plain loop for the rest."""
+"""Inner loops of reductions: vectors of partial results, vectors of columns, and plain loops."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Component:
         return _COMBINERS[self.operator](a, b)
 
     def identity(self) -> Expr:
-        """The value lanes start from; extremes start from the initial value, as repeating it changes nothing."""
+        """The value lanes start from; for extremes the initial value, as it may repeat."""
         if self.operator in _IDENTITY:
             return tirx.const(_IDENTITY[self.operator], self.dtype)
         return self.initial.astype(self.dtype)
 
 
 def components(stage: Stage) -> list[Component] | None:
-    """The independent accumulators of a reduction, None where they depend on one another (argmax) or on order."""
+    """The independent accumulators of a reduction, None where one needs another (argmax)."""
     statements = list(stage.body) if isinstance(stage.body, tirx.SeqStmt) else [stage.body]
     bound = {s.var: s.value for s in statements if isinstance(s, tirx.stmt.Bind)}
     updates = [s for s in statements if isinstance(s, BufferStore)]
@@ -135,8 +135,9 @@ def _fill(acc, value: Expr, lanes: int) -> Stmt:
 def _sweep(extent, lanes: int, update: Callable) -> Stmt:
     """``update(lane, k)`` for every k, in order of lanes: four vectors at a time, then one, then the rest.
 
-    The rest is a last vector that overlaps the one before, ``keep`` telling new elements from old ones; a range
-    shorter than a vector is walked one by one. Lanes are constants otherwise, so that they stay in registers.
+    The rest is a last vector that overlaps the one before, ``keep`` telling new elements from old ones; a
+    range shorter than a vector is walked one by one. Lanes are constants otherwise, so that they stay in
+    registers.
     """
     width = lanes * _VECTORS
 
@@ -197,7 +198,7 @@ def _across(vector: Expr, part: Component, lanes: int) -> Expr:
 def column_reduction(
     stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool
 ) -> Stmt:
-    """Reduce across rows, a block of neighbouring columns at a time; the accumulators are the output itself."""
+    """Reduce across rows, a block of neighbouring columns at a time, right in the output."""
     extent = axis.dom.extent
     blocks = emit.ceildiv(extent, _COLUMNS)
 

@@ -7,9 +7,9 @@
                 a reduction across rows in vectors of columns, or
                 an elementwise loop
 
-The stages share the leading axes over which every intermediate is a row of its own, so intermediates shrink to rows
-that stay in the cache. Without such axes the stages run one after the other, each over all cores. Initial values are
-always stored ahead of the loops, hence right for empty extents.
+The stages share the leading axes over which every intermediate is a row of its own, so intermediates shrink
+to rows that stay in the cache. Without such axes the stages run one after the other, each over all cores.
+Initial values are always stored ahead of the loops, hence right for empty extents.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
 
 
 def shared_rows(stages: list[Stage], params: list[Buffer]) -> int:
-    """How many leading axes all stages have in common, such that one row's stages only meet that row's data."""
+    """How many leading axes all stages have in common, such that rows do not meet."""
     limit = min(_row_axes(stage) for stage in stages)
     first = stages[0].spatial
     analyzer = sym.Analyzer()

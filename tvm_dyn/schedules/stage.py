@@ -1,4 +1,4 @@
-"""A loop nest of a function as data: the axes, the statement at one point, and the initial values of a reduction."""
+"""A loop nest of a function as data: axes, the statement at one point, initial values."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _has_nested_blocks(block: s_tir.SBlock) -> bool:
 def merge_axes(axes: list[IterVar], stages: list[Stage], params: list) -> list[list[IterVar]]:
     """Group neighbouring axes that every access walks as one row-major range of a parameter.
 
-    The group's index then takes the place of its last axis, with 0 for the others: the address is the same. Only for
-    parameters, as TVM shrinks other buffers to the index ranges it sees.
+    The group's index then takes the place of its last axis, with 0 for the others: the address is the same.
+    Only for parameters, as TVM shrinks other buffers to the index ranges it sees.
     """
     groups: list[list[IterVar]] = []
     for axis in axes:
@@ -134,7 +134,8 @@ def group_point(group: list[IterVar], index) -> dict:
 
 
 def rebase(stage: Stage, names: list, dropped: int) -> Stage:
-    """``stage`` on other buffers: for each (old, new) of ``names``, new[rest] for old[dropped indices, rest]."""
+    """``stage`` on other buffers: for each (old, new) of ``names``, new[rest] for old[dropped indices,
+    rest]."""
 
     def rest(indices) -> list:
         return list(indices)[dropped:] or [tirx.const(0, "int64")]
