@@ -44,7 +44,10 @@ def phases(target: Target) -> list[Phase]:
                 transform.DeadCodeElimination(),
             ],
         ),
-        ("fuse", [transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()]),
+        (
+            "fuse",
+            [passes.AlignPrimFuncShapes(), transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()],
+        ),
         ("schedule", [passes.ScheduleGroups(target)]),
         (
             "lower",

@@ -1,9 +1,17 @@
 """Relax and TIR passes; one file, one class, one test per pass. Each is usable alone in `tvm.transform.Sequential`."""
 
+from tvm_dyn.passes.align_prim_func_shapes import AlignPrimFuncShapes
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
 
-__all__ = ["AssumeNoAlias", "LowerShapeAsserts", "PlanMemory", "PropagateSymbolicShapes", "ScheduleGroups"]
+__all__ = [
+    "AlignPrimFuncShapes",
+    "AssumeNoAlias",
+    "LowerShapeAsserts",
+    "PlanMemory",
+    "PropagateSymbolicShapes",
+    "ScheduleGroups",
+]

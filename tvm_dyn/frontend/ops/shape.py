@@ -238,7 +238,7 @@ def _clamp(ctx: Context, value: Any, low: Any, high: Any) -> Any:
 def _min(ctx: Context, a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
-    if isinstance(a, int) and a >= 2**31:
+    if isinstance(a, int) and a >= 10**9:
         return b  # "to the end", as exporters write it
     return simplify(tirx.min(_prim(a), _prim(b)), ctx.facts)
 
@@ -246,7 +246,7 @@ def _min(ctx: Context, a: Any, b: Any) -> Any:
 def _max(ctx: Context, a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
-    if isinstance(a, int) and a <= -(2**31):
+    if isinstance(a, int) and a <= -(10**9):
         return b
     return simplify(tirx.max(_prim(a), _prim(b)), ctx.facts)
 
