@@ -100,7 +100,7 @@ def _dims(operand: Any) -> list[Any] | None:
 
 
 def _with_shapes(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.PrimFunc:
-    """The same function with other extents for some of its buffers."""
+    """The same function, private, with other extents for some of its buffers."""
     renamed: dict[Any, Any] = {}
     for position, dims in shapes.items():
         old = func.params[position]
@@ -113,4 +113,4 @@ def _with_shapes(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.Prim
             offset_factor=old.ty.offset_factor,
             layout=None if old.ty.layout is None else "default",
         )
-    return tvm_ffi.structural_map(func, (tvm.ir.Var, lambda var: renamed.get(var, var)))
+    return tvm_ffi.structural_map(func.without_attr("global_symbol"), (tvm.ir.Var, lambda var: renamed.get(var, var)))
