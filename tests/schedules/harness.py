@@ -58,8 +58,8 @@ def scheduled(inputs: Sequence[tuple], graph: Callable) -> list[tirx.PrimFunc]:
 class Compiled:
     """A graph compiled with our schedules; call it with numpy arrays."""
 
-    def __init__(self, inputs: Sequence[tuple], graph: Callable):
-        self._vm = relax.VirtualMachine(pipeline.build(module(inputs, graph), TARGET), tvm.cpu())
+    def __init__(self, inputs: Sequence[tuple], graph: Callable, target=TARGET):
+        self._vm = relax.VirtualMachine(pipeline.build(module(inputs, graph), target), tvm.cpu())
 
     def __call__(self, *arrays: np.ndarray):
         result = self._vm["main"](*[tvm.runtime.tensor(a) for a in arrays])

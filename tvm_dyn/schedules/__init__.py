@@ -1,4 +1,4 @@
-"""Schedules: an ordered table of rules, each of which schedules one kind of PrimFunc with symbolic extents."""
+"""Schedules: an ordered table of rules, each for one kind of PrimFunc with symbolic extents."""
 
 from __future__ import annotations
 
@@ -11,14 +11,22 @@ from tvm_dyn.schedules import conv, conv_transpose, generic, global_pool, math, 
 from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
 from tvm_dyn.schedules.indices import simplify_indices
 
-# Tried in order; a rule answers None for "not mine", and a ScheduleError means the same. `generic` takes what is left.
-RULES = (conv.apply, conv_transpose.apply, sliding.apply, global_pool.apply, matmul.apply, reduction.apply, generic.apply)
+# Tried in order; None means "not mine", and so does a ScheduleError. `generic` takes what is left.
+RULES = (
+    conv.apply,
+    conv_transpose.apply,
+    sliding.apply,
+    global_pool.apply,
+    matmul.apply,
+    reduction.apply,
+    generic.apply,
+)
 
 
 def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
     """Schedule one PrimFunc for ``target``; never fails on a legal function.
 
-    A function that no rule can take (opaque bodies, extern calls) comes back as it was, apart from its math calls.
+    A function that no rule can take (opaque bodies, extern calls) keeps its loops; only math calls change.
     """
     if func.attrs and func.attrs.get(SCHEDULED, False):
         return func
