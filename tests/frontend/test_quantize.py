@@ -1,0 +1,58 @@
+"""Quantized operators: integer results equal onnxruntime's exactly, at every extent."""
+
+import numpy as np
+from graphs import normal, parse, reference
+
+import tvm_dyn
+
+
+def codes(dtype: str, *shape: int) -> np.ndarray:
+    info = np.iinfo(dtype)
+    return np.random.default_rng(shape).integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def assert_equal(model, *calls) -> None:
+    library = tvm_dyn.compile(model)
+    for arrays in calls:
+        for got, want in zip(library(*arrays), reference(model, arrays), strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+
+
+def test_there_and_back_per_tensor_and_per_axis():
+    model = parse(
+        "g (float[n,3] x) => (uint8[n,3] a, float[n,3] b, int8[n,3] c, float[n,3] d) { "
+        "a = QuantizeLinear(x, s, z)\n b = DequantizeLinear(a, s, z)\n "
+        "c = QuantizeLinear<axis=1>(x, t, w)\n d = DequantizeLinear<axis=1>(c, t, w) }",
+        s=np.float32(0.03125),
+        z=np.uint8(120),
+        t=np.array([0.5, 0.0625, 0.25], "float32"),
+        w=np.array([0, -5, 7], "int8"),
+    )
+    halves = np.array([[0.25, 0.03125, -0.125], [0.75, 100.0, -100.0]], "float32")  # ties and saturation
+    assert_equal(model, [halves], [normal(1, 3)], [normal(17, 3)])
+
+
+def test_integer_matmul_is_exact_over_long_sums():
+    model = parse(
+        "g (uint8[n,k] a, int8[k,5] b) => (int32[n,5] y) { y = MatMulInteger(a, b, p, q) }",
+        p=np.uint8(113),
+        q=np.int8(-3),
+    )
+    assert_equal(model, *[[codes("uint8", n, k), codes("int8", k, 5)] for n, k in [(1, 1), (7, 13), (3, 4099)]])
+
+
+def test_integer_convolution_pads_with_the_zero_point():
+    model = parse(
+        "g (uint8[n,2,h,w] x) => (int32[n,4,p,q] y) { y = ConvInteger<pads=[1,1,1,1]>(x, k, z) }",
+        k=codes("uint8", 4, 2, 3, 3),
+        z=np.uint8(77),
+    )
+    assert_equal(model, *[[codes("uint8", n, 2, h, w)] for n, h, w in [(1, 1, 1), (2, 7, 5), (1, 16, 17)]])
+
+
+def test_dynamic_quantization_of_any_range():
+    model = parse(
+        "g (float[n] x) => (uint8[n] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }", opset=11
+    )
+    assert_equal(model, [normal(1)], [normal(17)], [np.zeros(3, "float32")], [np.abs(normal(7)) + 1])

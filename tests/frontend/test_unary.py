@@ -1,0 +1,48 @@
+"""Elementwise formulas against onnxruntime, special values included."""
+
+import numpy as np
+from graphs import assert_like_onnxruntime, normal, parse
+
+VALUES = np.array([0.0, -0.0, 0.5, 1.5, -2.5, 2.5, 20.0, -20.0, 88.0, -88.0, np.inf, -np.inf], "float32")
+
+
+def check(operators: list[str], values: np.ndarray, opset: int = 18) -> None:
+    nodes = "\n".join(f"y{k} = {o}(x)" for k, o in enumerate(operators))
+    outputs = ", ".join(f"float[n] y{k}" for k in range(len(operators)))
+    model = parse(f"g (float[n] x) => ({outputs}) {{ {nodes} }}", opset=opset)
+    assert_like_onnxruntime(model, [values], [normal(1)], [3 * normal(17)])
+
+
+def test_activations():
+    finite = VALUES[np.isfinite(VALUES)]
+    operators = [
+        "Celu<alpha=1.5>",
+        "Elu<alpha=0.5>",
+        "Selu",
+        "LeakyRelu<alpha=0.2>",
+        "ThresholdedRelu<alpha=0.7>",
+        "HardSigmoid",
+        "HardSwish",
+        "Mish",
+        "Softplus",
+        "Softsign",
+        "Shrink<lambd=0.4, bias=0.1>",
+    ]
+    check(operators, finite)
+
+
+def test_rounding_and_signs():
+    check(["Round", "Sign"], VALUES)
+
+
+def test_gelu_in_both_forms():
+    check(["Gelu", 'Gelu<approximate="tanh">'], VALUES[np.abs(VALUES) < 10], opset=20)
+
+
+def test_infinities_by_sign():
+    model = parse(
+        "g (float[n] x) => (bool[n] a, bool[n] b, bool[n] c) { "
+        "a = IsInf(x)\n b = IsInf<detect_negative=0>(x)\n c = IsNaN(x) }",
+        opset=20,
+    )
+    assert_like_onnxruntime(model, [np.append(VALUES, np.float32("nan"))], [normal(1)])
