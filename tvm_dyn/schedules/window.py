@@ -227,7 +227,10 @@ def parse_epilogue(main: s_tir.SBlock, consumers: list, params: list) -> tuple[B
     """The parameter the function writes, and the elementwise work between the reduction and it as one
     expression.
     """
-    (store,) = stores(main.body)
+    written = stores(main.body)
+    if len(written) != 1:  # a reduction of several values at once, such as an argmax
+        raise NotAWindow
+    (store,) = written
     accumulated = store.buffer
     spatial = [iv.var for iv in main.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
     if not _same_vars(store.indices, spatial):
