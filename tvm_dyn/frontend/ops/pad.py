@@ -37,7 +37,7 @@ def pad(ctx: Context, node: Node) -> Value:
     def pad_from_data(x: te.Tensor, first: list[Any], shape: list[Any]) -> te.Tensor:
         def at(*index: Any) -> Any:
             source = [
-                _source(mode, i - b, extent, single) if moved else i
+                _source(mode, i.astype("int64") - b, extent, single) if moved else i
                 for i, b, extent, single, moved in zip(index, first, x.shape, once, padded, strict=True)
             ]
             return x(*source)
