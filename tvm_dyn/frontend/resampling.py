@@ -92,7 +92,7 @@ def _original(sampling: Sampling, y: Any, extent: Any, size: Any, scale: Any, re
     raise ValueError(f"coordinate_transformation_mode '{sampling.coordinates}' is not known")
 
 
-def _cubic(distance: Any, a: float) -> Any:
+def cubic_kernel(distance: Any, a: float) -> Any:
     """Keys' cubic convolution kernel (IEEE ASSP 1981) at a distance >= 0."""
     x, a_ = distance, _f32(a)
     near = ((a_ + _f32(2)) * x - (a_ + _f32(3))) * x * x + _f32(1)
@@ -179,7 +179,7 @@ def taps(ctx: Context, sampling: Sampling, axis: Axis, operands: Operands) -> tu
         if sampling.antialias:
             distance = distance * tirx.min(ratio, _f32(1))
         linear = tirx.max(_f32(1) - distance, _f32(0))
-        value = linear if sampling.mode == "linear" else _cubic(distance, sampling.cubic)
+        value = linear if sampling.mode == "linear" else cubic_kernel(distance, sampling.cubic)
         if not sampling.exclude_outside:
             return value
         element = first.astype("int64") + tap

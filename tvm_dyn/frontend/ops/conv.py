@@ -157,7 +157,7 @@ def conv_transpose(ctx: Context, node: Node) -> Value:
         for e, t in zip(dims[2:], taps, strict=True)
     ]
     result = _interleave(ctx, emit_conv(ctx, data, phases, axes, group), strides)
-    return add_bias(ctx, _crop(ctx, result, crops), node.input(2))
+    return add_bias(ctx, crop(ctx, result, crops), node.input(2))
 
 
 def _crops(
@@ -248,7 +248,7 @@ def _interleave(ctx: Context, value: Value, strides: list[int]) -> Value:
     )
 
 
-def _crop(ctx: Context, value: Value, crops: Sequence[tuple[Any, Any]]) -> Value:
+def crop(ctx: Context, value: Value, crops: Sequence[tuple[Any, Any]]) -> Value:
     """Keep a range of every spatial axis; what lies behind the data is 0."""
     batch, channels, *extents = ctx.shape(value)
     befores, lengths = [c[0] for c in crops], [c[1] for c in crops]
@@ -262,11 +262,11 @@ def _crop(ctx: Context, value: Value, crops: Sequence[tuple[Any, Any]]) -> Value
     if all(e >= 0 if isinstance(e, int) else ctx.facts.prove(e >= 0) for e in ends):
         return strided_slice(ctx, value, [0, 0, *befores], [batch, channels, *lengths], [1] * (2 + rank))
 
-    def crop(x: te.Tensor, first: list[Any], shape: list[Any]) -> te.Tensor:
+    def keep(x: te.Tensor, first: list[Any], shape: list[Any]) -> te.Tensor:
         def at(n: Any, c: Any, *index: Any) -> Any:
             source = [i + b for i, b in zip(index, first, strict=True)]
             return guarded(x, n, c, source, 0)
 
         return te.compute(shape, at, name="crop")
 
-    return ctx.emit_te(crop, ctx.tensor(value), befores, [batch, channels, *lengths])
+    return ctx.emit_te(keep, ctx.tensor(value), befores, [batch, channels, *lengths])

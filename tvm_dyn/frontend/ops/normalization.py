@@ -13,9 +13,9 @@ from tvm import relax, te, tirx
 
 from tvm_dyn.errors import InvalidModelError
 from tvm_dyn.frontend.context import Context
-from tvm_dyn.frontend.extents import floor_div
+from tvm_dyn.frontend.extents import floor_div, prim
 from tvm_dyn.frontend.node import Node
-from tvm_dyn.frontend.ops.shape import reshape
+from tvm_dyn.frontend.ops.shape import product, reshape
 from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value
 
@@ -104,120 +104,143 @@ def _training(ctx: Context, node: Node) -> list[Value]:
     return outputs
 
 
-# -- over spatial axes and groups of channels ----------------------------------------------------------------
+# -- over the trailing axes ----------------------------------------------------------------------------------
+
+
+def _normalize_rows(
+    ctx: Context, data: Value, first: int, epsilon: float, factors: Sequence[Value | None], centre: bool = True
+) -> Value:
+    """(x - mean) / sqrt(variance + epsilon) * scale + shift, with statistics over the axes from `first` on.
+
+    One kernel of row stages. `factors` are scale and shift, aligned with the data's last axes; their dims are 1 or the
+    data's. Without `centre` the mean counts as 0 (root mean square normalization).
+    """
+    dims, dtype = ctx.shape(data), data.dtype
+    dims, scale, shift = _aligned(ctx, dims, *factors)
+    work, padded = _work_dtype(dtype), [1, *dims] if first == 0 else dims
+    rows = max(first, 1)
+    data = reshape(ctx, data, padded) if first == 0 else ctx.cast_shape(data, dims)
+
+    def normalize(x: te.Tensor, scales: list[te.Tensor], shifts: list[te.Tensor]) -> te.Tensor:
+        count = product(x.shape[rows:])
+
+        def over_row(term: Any, name: str) -> te.Tensor:
+            inner = [te.reduce_axis((0, extent), f"r{k}") for k, extent in enumerate(x.shape[rows:])]
+            return te.compute(x.shape[:rows], lambda *i: te.sum(term(i, (*i, *inner)), axis=inner), name=name)
+
+        def value(index: Any) -> Any:
+            return x(*index).astype(work)
+
+        if centre:
+            total = over_row(lambda _, index: value(index), "total")
+        divisor = prim(count).astype(work)
+
+        def centred(row: Any, index: Any) -> Any:
+            return value(index) - total(*row) / divisor if centre else value(index)
+
+        squares = over_row(lambda row, index: centred(row, index) * centred(row, index), "squares")
+
+        def result(*index: Any) -> Any:
+            row = index[:rows]
+            deviation = tirx.sqrt(squares(*row) / divisor + tirx.const(epsilon, work))
+            normal = centred(row, index) / deviation
+            for tensor in scales:
+                normal = normal * _broadcast_element(tensor, index).astype(work)
+            for tensor in shifts:
+                normal = normal + _broadcast_element(tensor, index).astype(work)
+            return normal.astype(dtype)
+
+        return te.compute(x.shape, result, name="normalize")
+
+    operands = [[] if v is None else [ctx.tensor(v)] for v in (scale, shift)]
+    normal = ctx.emit_te(normalize, ctx.tensor(data), *operands)
+    return reshape(ctx, normal, dims) if first == 0 else normal
+
+
+def _aligned(ctx: Context, dims: Sequence[Any], *factors: Value | None) -> tuple[list[Any], Value | None, Value | None]:
+    """Factors whose dims are the constant 1 or read as the data's do; the data's dims where those are now simpler."""
+    dims = list(dims)
+    what = "the dims that are normalized and those of the scale or bias"
+    for factor in factors:
+        own = [] if factor is None else ctx.shape(factor)
+        if len(own) > len(dims):
+            raise InvalidModelError(f"{ctx.label}: its scale or bias has a higher rank than the data")
+        for k, dim in enumerate(own, len(dims) - len(own)):
+            if not (isinstance(dim, int) and dim == 1):
+                dims[k] = ctx.require_equal(dims[k], dim, what)
+    scale, shift = (
+        None
+        if factor is None
+        else ctx.cast_shape(
+            factor,
+            [
+                d if isinstance(d, int) and d == 1 else dims[len(dims) - ctx.rank(factor) + k]
+                for k, d in enumerate(ctx.shape(factor))
+            ],
+        )
+        for factor in factors
+    )
+    return dims, scale, shift
+
+
+def _broadcast_element(tensor: te.Tensor, index: Sequence[Any]) -> Any:
+    """The element of a tensor that lines up with the last axes; extents of 1 broadcast."""
+    here = index[len(index) - len(tensor.shape) :]
+    ones = [isinstance(e, int | tirx.IntImm) and int(e) == 1 for e in tensor.shape]
+    return tensor(*[0 if one else i for one, i in zip(ones, here, strict=True)])
+
+
+def _first_axis(ctx: Context, node: Node) -> int:
+    rank, axis = ctx.rank(node.data()), node.attr("axis", -1)
+    if not -rank <= axis < rank:
+        raise InvalidModelError(f"{node.label}: axis {axis} does not exist in data of rank {rank}")
+    return axis % rank
+
+
+@converter("LayerNormalization", since=17)
+def layer_normalization(ctx: Context, node: Node) -> Any:
+    data, first, epsilon = node.data(), _first_axis(ctx, node), node.attr("epsilon", 1e-5)
+    result = _normalize_rows(ctx, data, first, epsilon, (node.data(1), node.input(2)))
+    if not any(node.outputs[1:]):
+        return [result, *[None] * (len(node.outputs) - 1)]
+    work = _work_dtype(data.dtype)
+    axes = range(first, ctx.rank(data))
+    mean, _, variance = _statistics(ctx, ctx.tensor(_as(ctx, data, work)), axes)
+    inverse = _inverse_deviation(ctx, variance, epsilon, work)
+    return [result, Value(expr=mean), Value(expr=inverse)][: len(node.outputs)]
+
+
+@converter("RMSNormalization", since=23)
+def rms_normalization(ctx: Context, node: Node) -> Value:
+    epsilon, factors = node.attr("epsilon", 1e-5), (node.data(1), None)
+    return _normalize_rows(ctx, node.data(), _first_axis(ctx, node), epsilon, factors, centre=False)
 
 
 @converter("InstanceNormalization", since=6)
 def instance_normalization(ctx: Context, node: Node) -> Value:
     data = node.data()
-    dims, dtype = ctx.shape(data), data.dtype
-    work = _work_dtype(dtype)
-    scale, shift = (
-        _per_channel(ctx, _as(ctx, node.data(k), work), dims[1], len(dims), "the channels and the scale and bias")
-        for k in (1, 2)
-    )
-    _, centred, variance = _statistics(ctx, ctx.tensor(_as(ctx, data, work)), range(2, len(dims)))
-    inverse = _inverse_deviation(ctx, variance, node.attr("epsilon", 1e-5), work)
-    result = op.add(op.multiply(centred, op.multiply(inverse, ctx.tensor(scale))), ctx.tensor(shift))
-    return _as(ctx, ctx.emit(result), dtype)
+    dims = ctx.shape(data)
+    what = "the channels and the scale and bias"
+    factors = [_per_channel(ctx, node.data(k), dims[1], len(dims), what) for k in (1, 2)]
+    return _normalize_rows(ctx, data, 2, node.attr("epsilon", 1e-5), factors)
 
 
 @converter("GroupNormalization", since=18)
 def group_normalization(ctx: Context, node: Node) -> Value:
     """(n, c, ...) is normalized as (n, groups, c / groups, ...); up to opset 20 scale and bias are per group."""
     data, groups = node.data(), node.attr("num_groups")
-    dims, dtype = ctx.shape(data), data.dtype
-    work = _work_dtype(dtype)
+    dims = ctx.shape(data)
     members = floor_div(ctx.facts, dims[1], groups)
-    ctx.require_equal(dims[1], members * groups, "the channels and those of all groups")
-    grouped = reshape(ctx, _as(ctx, data, work), [dims[0], groups, members, *dims[2:]])
-    _, centred, variance = _statistics(ctx, ctx.tensor(grouped), range(2, len(dims) + 1))
-    inverse = _inverse_deviation(ctx, variance, node.attr("epsilon", 1e-5), work)
-    normalized = ctx.emit(op.multiply(centred, inverse))
-    factors = (
-        _grouped_factor(ctx, node, _as(ctx, node.data(k), work), groups, members, len(dims)) for k in (1, 2)
-    )
-    scale, shift = (ctx.tensor(f) for f in factors)
-    result = ctx.emit(op.add(op.multiply(ctx.tensor(normalized), scale), shift))
-    return _as(ctx, reshape(ctx, result, dims), dtype)
+    ctx.require_equal(dims[1], product([members, groups]), "the channels and those of all groups")
+    grouped = reshape(ctx, data, [dims[0], groups, members, *dims[2:]])
+    factors = [_grouped_factor(ctx, node, node.data(k), groups, members, len(dims)) for k in (1, 2)]
+    return reshape(ctx, _normalize_rows(ctx, grouped, 2, node.attr("epsilon", 1e-5), factors), dims)
 
 
 def _grouped_factor(ctx: Context, node: Node, value: Value, groups: int, members: Any, rank: int) -> Value:
-    shape = [groups, 1] if node.opset < 21 else [groups, members]
-    shape = [*shape, *[1] * (rank - 2)]
-    expected = groups if node.opset < 21 else groups * members
-    ctx.require_equal(ctx.shape(value)[0], expected, "the scale and bias and what they belong to")
-    return reshape(ctx, value, shape)
-
-
-# -- over trailing axes --------------------------------------------------------------------------------------
-
-
-def _trailing_axes(ctx: Context, node: Node) -> list[int]:
-    rank = ctx.rank(node.data())
-    first = node.attr("axis", -1)
-    if not -rank <= first < rank:
-        raise InvalidModelError(f"{node.label}: axis {first} does not exist in data of rank {rank}")
-    return list(range(first % rank, rank))
-
-
-def _factor(ctx: Context, value: Value, dims: Sequence[Any], axes: Sequence[int]) -> Value | None:
-    """A scale as a tensor over exactly the normalized axes; None where it has another rank or broadcasts."""
-    own, wanted = ctx.shape(value), [dims[a] for a in axes]
-    if len(own) != len(wanted) or any(isinstance(d, int) and d == 1 for d in own):
-        return None
-    shape = [ctx.require_equal(a, b, "the normalized dims and the scale") for a, b in zip(own, wanted, strict=True)]
-    return ctx.cast_shape(value, shape)
-
-
-@converter("LayerNormalization", since=17)
-def layer_normalization(ctx: Context, node: Node) -> Any:
-    data, axes = node.data(), _trailing_axes(ctx, node)
-    dims, dtype = ctx.shape(data), data.dtype
-    epsilon, work = node.attr("epsilon", 1e-5), _work_dtype(dtype)
-    wanted = [k for k in range(1, len(node.outputs)) if node.outputs[k]]
-    if not wanted and (result := _fused_layer_norm(ctx, node, axes, epsilon)) is not None:
-        return [result, *[None] * (len(node.outputs) - 1)]
-    mean, centred, variance = _statistics(ctx, ctx.tensor(_as(ctx, data, work)), axes)
-    inverse = _inverse_deviation(ctx, variance, epsilon, work)
-    result = _as(ctx, ctx.emit(op.multiply(centred, inverse)), dtype)
-    for function, factor in ((op.multiply, node.data(1)), (op.add, node.input(2))):
-        if factor is not None:
-            result = ctx.emit(function(*ctx.align(result, _as(ctx, factor, dtype))[0]))
-    return [ctx.cast_shape(result, dims), Value(expr=mean), Value(expr=inverse)][: len(node.outputs)]
-
-
-def _fused_layer_norm(ctx: Context, node: Node, axes: list[int], epsilon: float) -> Value | None:
-    data = node.data()
-    dims, dtype = ctx.shape(data), data.dtype
-    scale = _factor(ctx, node.data(1), dims, axes)
-    shift = None if node.input(2) is None else _factor(ctx, node.data(2), dims, axes)
-    if dtype == "float64" or scale is None or (shift is None and node.input(2) is not None):
-        return None
-    # the operator takes extents from the data: they have to read the same
-    same = [*dims[: axes[0]], *ctx.shape(scale)]
-    tensors = [ctx.tensor(ctx.cast_shape(data, same)), ctx.tensor(scale)]
-    if shift is not None:
-        tensors.append(ctx.tensor(ctx.cast_shape(shift, ctx.shape(scale))))
-    else:
-        tensors.append(ctx.bb.emit(op.zeros(relax.ShapeExpr(ctx.shape(scale)), dtype)))
-    return ctx.emit(op.nn.layer_norm(*tensors, axes=axes, epsilon=epsilon))
-
-
-@converter("RMSNormalization", since=23)
-def rms_normalization(ctx: Context, node: Node) -> Value:
-    data, axes = node.data(), _trailing_axes(ctx, node)
-    dims, dtype = ctx.shape(data), data.dtype
-    epsilon, scale = node.attr("epsilon", 1e-5), _factor(ctx, node.data(1), dims, axes)
-    if scale is not None and dtype != "float64":
-        same = [*dims[: axes[0]], *ctx.shape(scale)]
-        tensors = ctx.tensor(ctx.cast_shape(data, same)), ctx.tensor(_as(ctx, scale, dtype))
-        return ctx.emit(op.nn.rms_norm(*tensors, axes=axes, epsilon=epsilon))
-    work = _work_dtype(dtype)
-    tensor = ctx.tensor(_as(ctx, data, work))
-    square = ctx.bb.emit(op.mean(op.multiply(tensor, tensor), axes, keepdims=True))
-    normalized = ctx.emit(op.multiply(tensor, _inverse_deviation(ctx, square, epsilon, work)))
-    return ctx.emit(op.multiply(*ctx.align(_as(ctx, normalized, dtype), _as(ctx, node.data(1), dtype))[0]))
+    own = [groups, 1] if node.opset < 21 else [groups, members]
+    ctx.require_equal(ctx.shape(value)[0], product(own), "the scale and bias and what they belong to")
+    return reshape(ctx, value, [*own, *[1] * (rank - 2)])
 
 
 # -- others --------------------------------------------------------------------------------------------------
@@ -254,7 +277,9 @@ def lrn(ctx: Context, node: Node) -> Value:
 
     def local_response(x: te.Tensor) -> te.Tensor:
         neighbour = te.reduce_axis((0, size), "r")
-        number = lambda value: tirx.const(value, x.dtype)  # noqa: E731
+
+        def number(value: float) -> Any:
+            return tirx.const(value, x.dtype)
 
         def squares(n: Any, c: Any, *index: Any) -> Any:
             channel = c + neighbour - before

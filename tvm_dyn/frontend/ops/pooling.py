@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -61,7 +62,7 @@ def _slide(
     term: Term,
     *others: Value,
 ) -> Value:
-    """Reduce `term` over the taps of every window; pads hold `fill`."""
+    """Combine `term` over the taps of every window; pads hold `fill`."""
     padded = any(not isinstance(p, int) or p != 0 for a in axes for p in (a.before, a.behind))
 
     def pool(
@@ -77,7 +78,7 @@ def _slide(
             place = [y * a.stride + r * a.dilation for a, y, r in zip(axes, index, taps, strict=True)]
             element = [i - b for i, b in zip(place, before, strict=True)]
             value = source(n, c, *place)
-            return reduce(term(value, [n, c, *element], [n, c, *index], x, *rest), axis=taps)
+            return combine(term(value, [n, c, *element], [n, c, *index], x, *rest), axis=taps)
 
         return te.compute(shape, at, name=name)
 
@@ -209,13 +210,13 @@ def lp_pool(ctx: Context, node: Node) -> Value:
     return _root(ctx, _sum(ctx, node, _axes(ctx, node), lambda x: _power(x, power)), power)
 
 
-def _power(x: Any, exponent: float) -> Any:
-    if exponent == 1:
-        return tirx.abs(x)
-    return x * x if exponent == 2 else tirx.power(tirx.abs(x), tirx.const(exponent, x.ty.dtype))
+def _power(x: Any, exponent: int) -> Any:
+    """|x| ** exponent for a whole exponent >= 1."""
+    base = x if exponent % 2 == 0 else tirx.abs(x)
+    return reduce(lambda a, b: a * b, [base] * exponent)
 
 
-def _root(ctx: Context, total: Value, exponent: float) -> Value:
+def _root(ctx: Context, total: Value, exponent: int) -> Value:
     if exponent == 1:
         return total
     tensor = ctx.tensor(total)
@@ -230,15 +231,13 @@ def _root(ctx: Context, total: Value, exponent: float) -> Value:
 @converter("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(ctx: Context, node: Node) -> Value:
     axes = list(range(2, ctx.rank(node.data())))
-    reduce = op.mean if node.op_type == "GlobalAveragePool" else op.max
-    return ctx.emit(reduce(ctx.tensor(node.data()), axes, keepdims=True))
+    combine = op.mean if node.op_type == "GlobalAveragePool" else op.max
+    return ctx.emit(combine(ctx.tensor(node.data()), axes, keepdims=True))
 
 
 @converter("GlobalLpPool", since=2)
 def global_lp_pool(ctx: Context, node: Node) -> Value:
     power, tensor = node.attr("p", 2), ctx.tensor(node.data())
     axes = list(range(2, ctx.rank(node.data())))
-    raised = {1: op.abs(tensor), 2: op.multiply(tensor, tensor)}.get(power)
-    if raised is None:
-        raised = op.power(op.abs(tensor), relax.const(float(power), node.data().dtype))
+    raised = reduce(op.multiply, [tensor if power % 2 == 0 else op.abs(tensor)] * power)
     return _root(ctx, ctx.emit(op.sum(raised, axes, keepdims=True)), power)
