@@ -12,17 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm
 from tvm import tirx
 from tvm.target import Target
 from tvm.tirx import IterVar, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.common import is_costly, loads, same_exprs, stores, uses_var
+from tvm_dyn.schedules.common import (
+    as_int,
+    is_costly,
+    loads,
+    same_exprs,
+    stores,
+    substitute,
+    uses_var,
+)
 from tvm_dyn.schedules.stage import Stage, group_point, merge_axes
 
 _TRANSPOSE_TILE = 16
 _COSTLY_FACTOR = 8
+_IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 
 
 def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
@@ -49,12 +59,47 @@ def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
             for g, p in zip(outer, position, strict=False):
                 point.update(group_point(groups[g], p))
             if across is None:
-                return emit.serial(extents[-1], lambda i: stage.at({**point, **group_point(groups[-1], i)}))
+                return _runs(stage.at(point), groups[-1], emit.const(0), extents[-1])
             return _tiled(stage, point, [(groups[g], extents[g]) for g in inner], position[-1])
 
         return emit.bind(positions, rows)
 
     return parallel_if_worth(work, emit.product([extents[g] for g in outer] + tiles), task, stage, target)
+
+
+def _runs(statement: Stmt, group: list[IterVar], begin, end) -> Stmt:
+    """A loop over [begin, end); one each side of where a concatenation goes over to its next part.
+
+    A condition inside the loop would keep it from being copied in vectors.
+    """
+    choice = _threshold(statement, group[-1].var)
+    if choice is None:
+        return emit.serial(end - begin, lambda i: substitute(statement, group_point(group, begin + i)))
+    threshold, below, above = choice
+    middle = tirx.max(begin, tirx.min(threshold, end))
+    return emit.bind(
+        [middle],
+        lambda middle: emit.seq(_runs(below, group, begin, middle), _runs(above, group, middle, end)),
+    )
+
+
+def _threshold(statement: Stmt, var) -> tuple | None:
+    """(t, below, above) of ``x = above if 0 <= var - t else below``, the form of a concatenation."""
+    value = statement.value if isinstance(statement, tirx.BufferStore) else None
+    if not isinstance(value, tvm.ir.Call) or not value.op.same_as(_IF_THEN_ELSE):
+        return None
+    condition, above, below = value.args
+    if not (
+        isinstance(condition, tirx.LE) and as_int(condition.a) == 0 and isinstance(condition.b, tirx.Sub)
+    ):
+        return None
+    if not condition.b.a.same_as(var) or uses_var(condition.b.b, [var]):
+        return None
+
+    def branch(chosen) -> Stmt:
+        return tirx.BufferStore(statement.buffer, chosen, list(statement.indices))
+
+    return condition.b.b, branch(below), branch(above)
 
 
 def _tiled(stage: Stage, point: dict, axes: list, tile) -> Stmt:
