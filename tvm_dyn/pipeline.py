@@ -46,13 +46,19 @@ def phases(target: Target) -> list[Phase]:
         ),
         (
             "fuse",
-            [passes.AlignPrimFuncShapes(), transform.FuseOps(), transform.FuseTIR(), transform.DeadCodeElimination()],
+            [
+                passes.AlignPrimFuncShapes(),
+                transform.FuseOps(),
+                transform.FuseTIR(),
+                # Knows a reshape by its loops, so it comes before they are scheduled.
+                transform.RewriteDataflowReshape(),
+                transform.DeadCodeElimination(),
+            ],
         ),
         ("schedule", [passes.ScheduleGroups(target)]),
         (
             "lower",
             [
-                transform.RewriteDataflowReshape(),
                 transform.ToNonDataflow(),
                 transform.RemovePurityChecking(),
                 passes.LowerShapeAsserts(),

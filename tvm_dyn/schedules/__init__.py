@@ -7,7 +7,17 @@ from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
-from tvm_dyn.schedules import conv, conv_transpose, generic, global_pool, math, matmul, reduction, sliding
+from tvm_dyn.schedules import (
+    conv,
+    conv_transpose,
+    generic,
+    global_pool,
+    math,
+    matmul,
+    reduction,
+    reshape,
+    sliding,
+)
 from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
 from tvm_dyn.schedules.indices import simplify_indices
 
@@ -19,6 +29,7 @@ RULES = (
     global_pool.apply,
     matmul.apply,
     reduction.apply,
+    reshape.apply,
     generic.apply,
 )
 

@@ -49,7 +49,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
 
 
 def match(func: PrimFunc) -> GlobalPool:
-    """Read a function as one reduction over two or more trailing axes. Raises `NotAWindow` when it is none."""
+    """Read a function as one reduction over two or more trailing axes. Raises `NotAWindow` otherwise."""
     sch = Schedule(func)
     blocks = [sch.get(block) for block in leaf_blocks(sch)]
     if not blocks or not is_reduction(blocks[0]) or any(is_reduction(block) for block in blocks[1:]):
