@@ -58,7 +58,7 @@ def _slide(
     data: Value,
     axes: Sequence[Axis],
     fill: Any,
-    reduce: Any,
+    combine: Any,
     term: Term,
     *others: Value,
 ) -> Value:
