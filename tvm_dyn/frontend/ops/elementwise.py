@@ -10,8 +10,10 @@ import onnx
 import tvm
 from tvm import relax, tirx
 
+from tvm_dyn.errors import UnsupportedOperatorError
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
+from tvm_dyn.frontend.ops.cast import FORMATS, cast_float8
 from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value
 
@@ -74,13 +76,21 @@ def _nonzero(divisor: Any) -> Any:
     return tirx.Select(divisor == 0, tirx.const(1, divisor.ty.dtype), divisor)
 
 
+def float_fmod(a: Any, b: Any) -> Any:
+    """C's fmod, which is exact; TVM has no lowering for its own."""
+    dtype = str(a.ty.dtype)
+    if dtype == "float64":
+        return tirx.call_pure_extern(dtype, "fmod", a, b)
+    return tirx.call_pure_extern("float32", "fmodf", a.astype("float32"), b.astype("float32")).astype(dtype)
+
+
 @converter("Mod")
 def mod(ctx: Context, node: Node) -> Value:
     floating = _is_float(node.data().dtype)
 
     def modulo(a: Any, b: Any) -> Any:
         if floating:
-            return tirx.fmod(a, b)
+            return float_fmod(a, b)
         return tirx.truncmod(a, _nonzero(b)) if node.attr("fmod", 0) else tirx.floormod(a, _nonzero(b))
 
     return ctx.elementwise("mod", modulo, node.data(0), node.data(1))
@@ -186,8 +196,10 @@ def cast(ctx: Context, node: Node) -> Any:
         target = str(onnx.helper.tensor_dtype_to_np_dtype(node.attr("to")))
     if source == target:
         return node.data()
-    if not all(d.startswith(_PLAIN_CASTS) and not d.startswith(("float8", "float4")) for d in (source, target)):
-        return NotImplemented
+    if not all(d in FORMATS or (d.startswith(_PLAIN_CASTS) and not d.startswith(("float8", "float4"))) for d in (source, target)):
+        raise UnsupportedOperatorError(f"{node.label}: a cast from {source} to {target} is not supported")
+    if source in FORMATS or target in FORMATS:
+        return cast_float8(ctx, node, source, target)
     tensor = ctx.tensor(node.data())
     if target == "bool":
         return ctx.emit(op.not_equal(tensor, relax.const(0, source)))

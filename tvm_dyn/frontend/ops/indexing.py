@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 from tvm import relax, te, tirx
 
 from tvm_dyn.errors import InvalidModelError
@@ -69,7 +70,7 @@ def gather_nd(ctx: Context, node: Node) -> Value:
 def one_hot(ctx: Context, node: Node) -> Value:
     """Depth may be symbolic or known only at run time; indices outside [-depth, depth) give a row of off values."""
     dims, values = ctx.shape(node.data()), node.data(2)
-    depth = ctx.scalar(node.data(1), signed=False)
+    depth = _whole(ctx.scalar(node.data(1), signed=False))
     axis = node.attr("axis", -1) % (len(dims) + 1)
     extents = [*dims[:axis], depth, *dims[axis:]]
 
@@ -82,6 +83,11 @@ def one_hot(ctx: Context, node: Node) -> Value:
         return te.compute(extents, at, name="one_hot")
 
     return ctx.emit_te(one_hot, ctx.tensor(node.data()), ctx.tensor(values), depth, extents)
+
+
+def _whole(number: Any) -> Any:
+    """The depth, which may come as a float."""
+    return number.astype("int64") if isinstance(number, tvm.ir.Expr) else int(number)
 
 
 @converter("Trilu")
@@ -194,9 +200,9 @@ def scatter_elements(ctx: Context, node: Node) -> Value:
 def scatter_nd(ctx: Context, node: Node) -> Value:
     """data with data[indices[i]] = updates[i], where an index names a position in the leading axes."""
     index_dims, dims = ctx.shape(node.data(1)), ctx.shape(node.data())
-    depth, outer = index_dims[-1], len(index_dims) - 1
-    if not isinstance(depth, int):
-        raise InvalidModelError(f"{node.label}: the last dim of its indices must be a fixed number")
+    outer = len(index_dims) - 1
+    depth = outer + len(dims) - ctx.rank(node.data(2))
+    ctx.require_equal(index_dims[-1], depth, "the last dim of the indices and the axes that they name")
 
     def target(indices: Any, place: Sequence[Any], extents: Sequence[Any]) -> list[Any]:
         picked = [inside(emit.load(indices, *place[:outer], k), extents[k]) for k in range(depth)]

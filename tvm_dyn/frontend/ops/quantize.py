@@ -13,6 +13,7 @@ from tvm import relax, te, tirx
 from tvm_dyn.errors import UnsupportedOperatorError
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
+from tvm_dyn.frontend.ops.cast import FORMATS, decode, encode
 from tvm_dyn.frontend.ops.conv import conv
 from tvm_dyn.frontend.ops.matmul import emit_matmul
 from tvm_dyn.frontend.registry import converter
@@ -27,30 +28,33 @@ def quantize_linear(ctx: Context, node: Node) -> Any:
     """saturate(round(x / scale) + zero point), scales per tensor, per axis or per block."""
     x, scale, zero = node.data(0), node.data(1), node.input(2)
     dtype = _output_dtype(node, zero)
-    if dtype not in _STORED:
-        return NotImplemented
+    if dtype not in _STORED and dtype not in FORMATS:
+        raise UnsupportedOperatorError(f"{node.label}: results of type {dtype} are not supported")
     dims = ctx.shape(x)
     pick = _granularity(ctx, node, len(dims))
     work = "float64" if x.dtype == "float64" else "float32"
+    saturate = bool(node.attr("saturate", 1))
 
     def quantize(data: te.Tensor, scales: te.Tensor, *zeros: te.Tensor) -> te.Tensor:
         def at(*index: Any) -> Any:
             ratio = data(*index).astype(work) / scales(*pick(scales, index)).astype(work)
+            if dtype in FORMATS:
+                return tirx.reinterpret(dtype, encode(ratio.astype("float32"), FORMATS[dtype], saturate))
             offset = zeros[0](*pick(zeros[0], index)).astype(work) if zeros else tirx.const(0, work)
             return saturated(tirx.nearbyint(ratio) + offset, dtype)
 
         return te.compute(dims, at, name="quantize")
 
-    operands = [ctx.tensor(v) for v in (x, scale, zero) if v is not None]
-    return ctx.emit_te(quantize, *operands)
+    zeros = [] if zero is None or dtype in FORMATS else [zero]  # 8-bit floats have 0 for their zero point
+    return ctx.emit_te(quantize, *[ctx.tensor(v) for v in (x, scale, *zeros)])
 
 
 @converter("DequantizeLinear")
 def dequantize_linear(ctx: Context, node: Node) -> Any:
     """(x - zero point) * scale."""
     x, scale, zero = node.data(0), node.data(1), node.input(2)
-    if x.dtype not in _STORED:
-        return NotImplemented
+    if x.dtype not in _STORED and x.dtype not in FORMATS:
+        raise UnsupportedOperatorError(f"{node.label}: operands of type {x.dtype} are not supported")
     target = scale.dtype
     if node.attr("output_dtype", 0):
         target = str(onnx.helper.tensor_dtype_to_np_dtype(node.attr("output_dtype")))
@@ -59,6 +63,9 @@ def dequantize_linear(ctx: Context, node: Node) -> Any:
 
     def dequantize(data: te.Tensor, scales: te.Tensor, *zeros: te.Tensor) -> te.Tensor:
         def at(*index: Any) -> Any:
+            if x.dtype in FORMATS:
+                value = decode(tirx.reinterpret("uint8", data(*index)), FORMATS[x.dtype])
+                return (value * scales(*pick(scales, index)).astype("float32")).astype(target)
             value = data(*index).astype("int32")
             if zeros:
                 value = value - zeros[0](*pick(zeros[0], index)).astype("int32")
@@ -66,8 +73,8 @@ def dequantize_linear(ctx: Context, node: Node) -> Any:
 
         return te.compute(dims, at, name="dequantize")
 
-    operands = [ctx.tensor(v) for v in (x, scale, zero) if v is not None]
-    return ctx.emit_te(dequantize, *operands)
+    zeros = [] if zero is None or x.dtype in FORMATS else [zero]
+    return ctx.emit_te(dequantize, *[ctx.tensor(v) for v in (x, scale, *zeros)])
 
 
 def _output_dtype(node: Node, zero: Value | None) -> str:
