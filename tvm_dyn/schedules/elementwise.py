@@ -30,7 +30,7 @@ from tvm_dyn.schedules.common import (
 )
 from tvm_dyn.schedules.stage import Stage, group_point, merge_axes
 
-_TRANSPOSE_TILE = 16
+_TRANSPOSE_TILE = 32
 _COSTLY_FACTOR = 8
 _IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 
@@ -131,7 +131,7 @@ def _transposed_group(stage: Stage, groups: list[list[IterVar]]) -> int | None:
         ):
             continue
         for g, group in enumerate(groups[:-1]):
-            if len(group) == 1 and same_exprs([load.indices[-1]], [group[0].var]):
+            if same_exprs([load.indices[-1]], [group[-1].var]):
                 return g
     return None
 
