@@ -159,6 +159,9 @@ class Context:
             flat = relax.op.add(flat, relax.const(_OFFSET, "int64"))
         symbols = [self.fresh_symbol("v") for _ in range(size)]
         self.bb.match_cast(self.bb.emit(relax.op.tensor_to_shape(self.bb.emit(flat))), relax.ShapeType(symbols))
+        # Impure, and so a border between dataflow blocks: within one, TVM's FuseOps moves users ahead of the match_cast.
+        nonnegative = tirx.all(*[symbol >= 0 for symbol in symbols]) if size > 1 else symbols[0] >= 0
+        self.bb.emit(assertion(nonnegative, [], f"{self.label}: a run-time extent is negative"))
         items = [s - _OFFSET for s in symbols] if signed else symbols
         return object_array(items, shape)
 
