@@ -63,7 +63,9 @@ def test_one_hot_with_the_depth_of_another_input():
         "{ s = Shape(table)\n y = OneHot<axis=-1>(i, s, values) }"
     )
     values = np.array([0.5, 2.0], "float32")
-    assert_like_onnxruntime(model, *[[integers(-d, d, n), normal(d), values] for n, d in [(1, 1), (5, 7), (3, 16)]])
+    assert_like_onnxruntime(
+        model, *[[integers(-d, d, n), normal(d), values] for n, d in [(1, 1), (5, 7), (3, 16)]]
+    )
 
 
 def test_triangles_and_reversed_sequences():
@@ -75,3 +77,18 @@ def test_triangles_and_reversed_sequences():
     )
     shapes = [(1, 1), (5, 3), (4, 17)]
     assert_like_onnxruntime(model, *[[normal(n, m), integers(1, n + 1, m)] for n, m in shapes])
+
+
+def test_boxes_that_overlap_less_than_the_threshold_stay():
+    for centred in (0, 1):
+        model = parse(
+            "g (float[b,n,4] boxes, float[b,c,n] scores) => (int64[k,3] y) "
+            f"{{ y = NonMaxSuppression<center_point_box={centred}>(boxes, scores, most, overlap, least) }}",
+            most=np.array([3]),
+            overlap=np.array([0.4], "float32"),
+            least=np.array([0.1], "float32"),
+        )
+        shapes = [(1, 1, 1), (2, 3, 17), (1, 2, 40)]
+        assert_like_onnxruntime(
+            model, *[[np.abs(normal(b, n, 4)), np.abs(normal(b, c, n))] for b, c, n in shapes]
+        )

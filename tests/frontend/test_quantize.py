@@ -39,7 +39,9 @@ def test_integer_matmul_is_exact_over_long_sums():
         p=np.uint8(113),
         q=np.int8(-3),
     )
-    assert_equal(model, *[[codes("uint8", n, k), codes("int8", k, 5)] for n, k in [(1, 1), (7, 13), (3, 4099)]])
+    assert_equal(
+        model, *[[codes("uint8", n, k), codes("int8", k, 5)] for n, k in [(1, 1), (7, 13), (3, 4099)]]
+    )
 
 
 def test_integer_convolution_pads_with_the_zero_point():

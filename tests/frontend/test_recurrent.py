@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from graphs import assert_like_onnxruntime, normal
+from graphs import assert_like_onnxruntime, normal, reference
 from onnx import TensorProto, helper
 
 import tvm_dyn
@@ -48,7 +48,10 @@ def build(op: str, hidden: int, depth: int, extras: str, **attributes: Any) -> o
 def feeds(model: onnx.ModelProto, time: int, batch: int) -> list[np.ndarray]:
     arrays = []
     for info in model.graph.input:
-        dims = [{"time": time, "batch": batch}.get(d.dim_param, d.dim_value) for d in info.type.tensor_type.shape.dim]
+        dims = [
+            {"time": time, "batch": batch}.get(d.dim_param, d.dim_value)
+            for d in info.type.tensor_type.shape.dim
+        ]
         lengths = np.maximum(time - np.arange(batch) % 3, min(time, 1)).astype("int32")
         arrays.append(lengths if info.name == "lengths" else normal(*dims, seed=len(info.name)))
     return arrays
@@ -101,3 +104,38 @@ def test_batch_first_layout_is_a_transposition():
     z, z_h = tvm_dyn.compile(batch_first)(np.ascontiguousarray(x.transpose(1, 0, 2)))
     np.testing.assert_allclose(z, y.transpose(2, 0, 1, 3), rtol=1e-6)
     np.testing.assert_allclose(z_h, y_h.transpose(1, 0, 2), rtol=1e-6)
+
+
+def test_quantized_lstm_rounds_as_onnxruntime_does():
+    hidden, depth = 16, 8
+    codes = np.random.default_rng(0).integers(-127, 128, (2, 4 * hidden, depth + hidden)).astype("int8")
+    constants = {
+        "W": np.ascontiguousarray(codes[:, :, :depth].transpose(0, 2, 1)),
+        "R": np.ascontiguousarray(codes[:, :, depth:].transpose(0, 2, 1)),
+        "B": 0.2 * normal(2, 8 * hidden),
+        "scale": np.array([0.01, 0.008], "float32"),
+        "zero": np.zeros(2, "int8"),
+    }
+    names = ["X", "W", "R", "B", "", "", "", "", "scale", "zero", "scale", "zero"]
+    graph = helper.make_graph(
+        [
+            helper.make_node(
+                "DynamicQuantizeLSTM",
+                names,
+                ["Y"],
+                domain="com.microsoft",
+                hidden_size=hidden,
+                direction="bidirectional",
+            )
+        ],
+        "g",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, ["time", 1, depth])],
+        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(v, k) for k, v in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    library = tvm_dyn.compile(model)
+    for time in (1, 7, 23):
+        x = normal(time, 1, depth)
+        np.testing.assert_allclose(library(x)[0], reference(model, [x])[0], atol=2e-3)
