@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from tvm_dyn.frontend.ops.elementwise import float_fmod
 from tvm_dyn.frontend.torch_registry import TorchContext, aten
 from tvm_dyn.frontend.value import Value, constant
 
@@ -109,8 +110,13 @@ def leaky_relu(t: TorchContext, self: Value, negative_slope: float = 0.01) -> Va
 
 
 @aten("elu")
-def elu(t: TorchContext, self: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Any:
-    return t.onnx("Elu", self, alpha=float(alpha)) if scale == input_scale == 1.0 else NotImplemented
+def elu(t: TorchContext, self: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+    """scale * x above 0, scale * alpha * (exp(input_scale * x) - 1) below."""
+    factor = t.value(input_scale, t.dtype)
+    result = t.onnx("Elu", t.onnx("Mul", self, factor) if input_scale != 1 else self, alpha=float(alpha))
+    if input_scale != 1:
+        result = t.onnx("Where", t.onnx("Greater", self, t.value(0, t.dtype)), self, result)
+    return result if scale == 1 else t.onnx("Mul", result, t.value(scale, t.dtype))
 
 
 @aten("hardsigmoid")
@@ -157,9 +163,7 @@ def add(t: TorchContext, self: Any, other: Any, alpha: Any = 1) -> Value:
         self, other = other, self
     a, b = _pair(t, self, other, t.dtype)
     if alpha != 1:
-        scaled, factor = (a, b) if name == "rsub" else (b, a)
-        scaled = t.onnx("Mul", scaled, t.value(alpha, t.dtype))
-        a, b = (scaled, factor) if name == "rsub" else (factor, scaled)
+        b = t.onnx("Mul", b, t.value(alpha, t.dtype))
     if t.dtype == "bool":
         return t.onnx("Or", a, b)
     return t.onnx("Add" if name == "add" else "Sub", a, b)
@@ -199,8 +203,9 @@ def remainder(t: TorchContext, self: Any, other: Any) -> Value:
         return t.onnx("Mod", a, b)
 
     def modulo(x: Any, y: Any) -> Any:
-        rest, zero = tirx.fmod(x, y), tirx.const(0, t.dtype)
-        return tirx.Select(tirx.all(rest != zero, (rest < zero) != (y < zero)), rest + y, rest)
+        rest, zero = float_fmod(x, y), tirx.const(0, t.dtype)
+        opposite = tirx.any(tirx.all(rest < zero, y > zero), tirx.all(rest > zero, y < zero))
+        return tirx.Select(opposite, rest + y, rest)
 
     return t.ctx.elementwise("remainder", modulo, a, b)
 

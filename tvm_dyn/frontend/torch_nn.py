@@ -102,7 +102,7 @@ def _masked_softmax(t: TorchContext, scores: Value, mask: Value | None) -> Value
     masked = t.onnx("Where", mask, scores, hidden) if mask.dtype == "bool" else t.onnx("Add", scores, mask)
 
     def unseen(weight: Any, score: Any) -> Any:
-        nothing = tirx.all(weight != weight, score == tirx.const(-np.inf, t.dtype))
+        nothing = tirx.all(tirx.isnan(weight), score == tirx.const(-np.inf, t.dtype))
         return tirx.Select(nothing, tirx.const(0, t.dtype), weight)
 
     return t.ctx.elementwise("unseen", unseen, t.onnx("Softmax", masked, axis=-1), masked)
@@ -163,6 +163,32 @@ def batch_norm(
     return [result, None, None]
 
 
+@aten("_native_batch_norm_legit.no_stats")
+def normalize_per_channel(
+    t: TorchContext, input: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> list[Value | None]:
+    """Batch norm by the batch's own statistics, into which torch turns instance norm."""
+    axes = [axis for axis in range(t.ctx.rank(input)) if axis != 1]
+    result = _scaled_and_shifted(t, _standardized(t, input, axes, eps), weight, bias)
+    return [result, None, None]
+
+
+def _standardized(t: TorchContext, value: Value, axes: list[int], eps: float) -> Value:
+    """(x - mean) / sqrt(variance + eps) over some axes."""
+    centred = t.onnx("Sub", value, reduce(t, "ReduceMean", value, axes, True))
+    variance = reduce(t, "ReduceMean", t.onnx("Mul", centred, centred), axes, True)
+    return t.onnx("Div", centred, t.onnx("Sqrt", t.onnx("Add", variance, t.value(eps, t.dtype))))
+
+
+def _scaled_and_shifted(t: TorchContext, value: Value, weight: Value | None, bias: Value | None) -> Value:
+    """Apply (C,) -> (C, 1, ...), which broadcasts over (N, C, ...)."""
+    for op_type, factor in (("Mul", weight), ("Add", bias)):
+        if factor is not None:
+            column = t.onnx("Reshape", factor, t.ints([-1, *[1] * (t.ctx.rank(value) - 2)]))
+            value = t.onnx(op_type, value, column)
+    return value
+
+
 @aten("group_norm", "native_group_norm")
 def group_norm(t: TorchContext, input: Value, *arguments: Any) -> list[Value | None]:
     """Arguments: groups, weight, bias, eps; natively weight, bias, N, C, HxW, groups, eps."""
@@ -172,20 +198,8 @@ def group_norm(t: TorchContext, input: Value, *arguments: Any) -> list[Value | N
         groups, weight, bias, eps = ([*arguments, *[None, None, 1e-5][len(arguments) - 1 :]])[:4]
     dims = t.shape(input)
     rows = reshape(t.ctx, input, [dims[0], groups, product([dims[1] // groups, *dims[2:]])])
-    mean = reduce(t, "ReduceMean", rows, -1, True)
-    centred = t.onnx("Sub", rows, mean)
-    variance = reduce(t, "ReduceMean", t.onnx("Mul", centred, centred), -1, True)
-    root = t.onnx("Sqrt", t.onnx("Add", variance, t.value(eps, t.dtype)))
-    result = reshape(t.ctx, t.onnx("Div", centred, root), dims)
-    for op_type, factor in (("Mul", weight), ("Add", bias)):
-        if factor is not None:
-            result = t.onnx(op_type, result, reshape_per_channel(t, factor, len(dims)))
-    return [result, None, None]
-
-
-def reshape_per_channel(t: TorchContext, value: Value, rank: int) -> Value:
-    """(C,) -> (C, 1, ...), so that it broadcasts over (N, C, ...)."""
-    return t.onnx("Reshape", value, t.ints([-1, *[1] * (rank - 2)]))
+    result = reshape(t.ctx, _standardized(t, rows, [-1], eps), dims)
+    return [_scaled_and_shifted(t, result, weight, bias), None, None]
 
 
 # -- convolution and pooling -----------------------------------------------------------------------------------
