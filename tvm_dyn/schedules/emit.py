@@ -29,11 +29,11 @@ def _loop(extent: Expr | int, body: Body, kind: ForKind, name: str) -> Stmt:
 
 
 def serial(extent: Expr | int, body: Body, name: str = "i") -> Stmt:
-    return (
-        body(const(0))
-        if extent == 1 and isinstance(extent, int)
-        else _loop(extent, body, ForKind.SERIAL, name)
-    )
+    """A loop; TVM cannot bound what a loop without iterations accesses, so such a one is left out."""
+    known = extent if isinstance(extent, int) else as_int(simplify(extent))
+    if known == 0:
+        return tirx.Evaluate(const(0))
+    return body(const(0)) if known == 1 and isinstance(extent, int) else _loop(extent, body, ForKind.SERIAL, name)
 
 
 def parallel(extent: Expr | int, body: Body, name: str = "task") -> Stmt:
@@ -135,7 +135,8 @@ def unflatten(index: Expr, extents: list[Expr | int]) -> list[Expr]:
         if as_int(extent) == 1:
             coordinates.append(const(0))
             continue
-        extent = const(extent) if isinstance(extent, int) else extent
+        # never 0: TVM folds a division by what a branch proves to be 0 into an error, though the loop is empty then
+        extent = const(extent) if isinstance(extent, int) else tirx.max(extent, const(1))
         coordinates.append(tirx.truncmod(index, extent))
         index = tirx.truncdiv(index, extent)
     return [index, *reversed(coordinates)]
