@@ -53,12 +53,14 @@ def seq(*stmts: Stmt) -> Stmt:
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
 
 
-def bind(values: list[Expr], body: Callable[..., Stmt]) -> Stmt:
-    """``body`` of the values, each computed once; variables and constants are passed on as they are."""
+def bind(values: list[Expr], body: Callable[..., Stmt], rename: bool = False) -> Stmt:
+    """``body`` of the values, each computed once; constants are passed on as they are, as are variables
+    without ``rename``.
+    """
     statements: list[Stmt] = []
     names: list[Expr] = []
     for value in values:
-        if isinstance(value, tirx.Var) or as_int(value) is not None:
+        if as_int(value) is not None or (isinstance(value, tirx.Var) and not rename):
             names.append(value)
             continue
         names.append(tirx.Var(f"v{len(names)}", "int64"))

@@ -111,6 +111,9 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
 def _channels(sliding: Sliding) -> Stmt:
     window = sliding.window
     batch, channels = window.extents[:2]
+    pitches = Planes.pitches(window.axes)
+    single = as_int(emit.simplify(batch * channels)) == 1
+    whole = Planes(window.axes, None, pitches, slack=sliding.lanes)
 
     def each(*pitches: Expr) -> Stmt:
         layout = Planes(window.axes, None, list(pitches), slack=sliding.lanes)
@@ -123,7 +126,9 @@ def _channels(sliding: Sliding) -> Stmt:
                     _slide(sliding, layout, padded, n, f),
                 )
 
-            return emit.scratch([([layout.phases * plane], sliding.dtype)], steps)
+            # a loop of one task is no loop: the buffer lives in the function, ahead of what is bound in it
+            size = whole.plane(whole.rows) if single else plane
+            return emit.scratch([([layout.phases * size], sliding.dtype)], steps)
 
         def tasks(plane: Expr) -> Stmt:
             return emit.parallel(
@@ -135,7 +140,8 @@ def _channels(sliding: Sliding) -> Stmt:
 
         return emit.bind([layout.plane(layout.rows)], tasks)
 
-    return emit.bind(Planes.pitches(window.axes), each)
+    # as names of their own: where a pitch is an extent itself, TVM fails to bound the rows of the buffer
+    return emit.bind(pitches, each, rename=True)
 
 
 def _copy(sliding: Sliding, layout: Planes, padded: emit.At, n: Expr, channel: Expr) -> Stmt:
