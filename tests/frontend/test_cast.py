@@ -1,4 +1,4 @@
-"""Casts through 8-bit floats against the tables of ml_dtypes: every code, ties, subnormal numbers, overflow."""
+"""Casts through 8-bit floats against ml_dtypes: every code, ties, subnormal numbers, overflow."""
 
 import ml_dtypes
 import numpy as np

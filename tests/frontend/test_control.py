@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from graphs import assert_like_onnxruntime, normal, parse
 
-import tvm_dyn
 from tvm_dyn.errors import TvmDynError
 
 
