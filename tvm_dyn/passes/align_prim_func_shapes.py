@@ -42,7 +42,7 @@ class _Align(PyExprMutator):
     def __init__(self, mod: tvm.IRModule):
         super().__init__(mod)
         self.source = mod
-        self.made: dict[tuple[str, str], tvm.ir.GlobalVar] = {}
+        self.made: dict[tuple[str, str], tuple[tvm.ir.GlobalVar, list[int]]] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
@@ -55,8 +55,11 @@ class _Align(PyExprMutator):
             return call
         key = callee.name_hint, str(shapes)
         if key not in self.made:
-            self.made[key] = self.builder_.add_func(_with_shapes(func, shapes), callee.name_hint)
-        return relax.Call(call.op, [self.made[key], *call.args[1:]], call.attrs, call.ty_args)
+            aligned, kept = _with_shapes(func, shapes)
+            self.made[key] = self.builder_.add_func(aligned, callee.name_hint), kept
+        aligned_callee, kept = self.made[key]
+        arguments = [field for k, field in enumerate(call.args[1].fields) if k in kept]
+        return relax.Call(call.op, [aligned_callee, relax.Tuple(arguments)], call.attrs, call.ty_args)
 
 
 def _aligned_shapes(func: tirx.PrimFunc, call: relax.Call) -> dict[int, list[Any]]:
@@ -99,12 +102,27 @@ def _dims(operand: Any) -> list[Any] | None:
     return list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
 
 
-def _with_shapes(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.PrimFunc:
-    """The same function, private, with other extents for some of its buffers."""
-    renamed: dict[Any, Any] = {}
+def _with_shapes(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tuple[tirx.PrimFunc, list[int]]:
+    """The same function, private, with other extents for some of its buffers, and the positions of the parameters kept.
+
+    A symbol that nothing uses any more is dropped: FuseTIR fails on groups that pass one along.
+    """
+    aligned = _renamed(func, shapes)
+    used = set(tirx.analysis.undefined_vars(aligned.body, []))
+    buffers = [p for p in aligned.params if isinstance(p.ty, tirx.BufferType)]
+    used |= {v for p in buffers for dim in p.ty.shape for v in free_vars(dim)}
+    kept = [k for k, p in enumerate(aligned.params) if p in buffers or p in used]
+    params = [aligned.params[k] for k in kept]
+    return tirx.PrimFunc(params, aligned.body, aligned.ret_type, aligned.attrs), kept
+
+
+def _renamed(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.PrimFunc:
+    buffers: dict[Any, Any] = {}
+    forms: list[tuple[Any, Any]] = []
     for position, dims in shapes.items():
         old = func.params[position]
-        renamed[old] = tirx.decl_buffer(
+        forms += [(a, b) for a, b in zip(old.ty.shape, dims, strict=True) if not isinstance(a, tirx.IntImm | tvm.ir.Var)]
+        buffers[old] = tirx.decl_buffer(
             dims,
             old.ty.dtype,
             old.name,
@@ -113,4 +131,10 @@ def _with_shapes(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.Prim
             offset_factor=old.ty.offset_factor,
             layout=None if old.ty.layout is None else "default",
         )
-    return tvm_ffi.structural_map(func.without_attr("global_symbol"), (tvm.ir.Var, lambda var: renamed.get(var, var)))
+
+    def rewrite(expr: tvm.ir.Expr) -> tvm.ir.Expr:
+        return next((new for old, new in forms if tvm_ffi.structural_equal(expr, old)), expr)
+
+    kinds = dict.fromkeys(type(old) for old, _ in forms)
+    rules = [(tvm.ir.Var, lambda var: buffers.get(var, var)), *((kind, rewrite) for kind in kinds)]
+    return tvm_ffi.structural_map(func.without_attr("global_symbol"), rules, order="pre")
