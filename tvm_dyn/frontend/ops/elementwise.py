@@ -182,7 +182,7 @@ def clip_attributes(ctx: Context, node: Node) -> Value:
     return ctx.emit(op.clip(ctx.tensor(node.data()), low, high))
 
 
-_PLAIN_CASTS = ("float", "int", "uint", "bool")
+_PLAIN_CASTS = ("float", "bfloat", "int", "uint", "bool")
 
 
 @converter("Cast", "CastLike", since=6)

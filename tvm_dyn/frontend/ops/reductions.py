@@ -44,7 +44,7 @@ def emit_reduce(ctx: Context, op_type: str, value: Value, axes: list[int], keepd
     dims = ctx.shape(x)
     if any(isinstance(d, int) and d == 0 for k, d in enumerate(dims) if k not in axes):
         rest = [1 if k in axes else d for k, d in enumerate(dims) if keepdims or k not in axes]
-        return ctx.emit(op.zeros(relax.ShapeExpr(rest), dtype))
+        return ctx.emit_te(_nothing, ctx.tensor(value), rest)
     functions = {"ReduceSum": op.sum, "ReduceProd": op.prod, "ReduceMax": op.max, "ReduceMin": op.min}
     if op_type == "ReduceMean":
         total = ctx.emit(op.sum(ctx.tensor(x), axes, keepdims))
@@ -55,6 +55,11 @@ def emit_reduce(ctx: Context, op_type: str, value: Value, axes: list[int], keepd
     if dtype == "bool":
         return ctx.emit(op.greater(ctx.tensor(result), relax.const(0, wide)))
     return _cast(ctx, result, dtype)
+
+
+def _nothing(x: te.Tensor, extents: list[Any]) -> te.Tensor:
+    """A tensor without elements; it takes `x` for show, as TVM cannot store a constant without elements."""
+    return te.compute(extents, lambda *_: x(*[tirx.const(0, "int64")] * len(x.shape)), name="nothing")
 
 
 def _extreme_of_nothing(ctx: Context, result: Value, count: Any, largest: bool) -> Value:
