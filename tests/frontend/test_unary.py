@@ -1,7 +1,11 @@
 """Elementwise formulas against onnxruntime, special values included."""
 
+import ml_dtypes
 import numpy as np
+import onnx.parser
 from graphs import assert_like_onnxruntime, normal, parse
+
+import tvm_dyn
 
 VALUES = np.array([0.0, -0.0, 0.5, 1.5, -2.5, 2.5, 20.0, -20.0, 88.0, -88.0, np.inf, -np.inf], "float32")
 
@@ -46,3 +50,15 @@ def test_infinities_by_sign():
         opset=20,
     )
     assert_like_onnxruntime(model, [np.append(VALUES, np.float32("nan"))], [normal(1)])
+
+
+def test_bfloat16_goes_through_float32():
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 22]> g (bfloat16[n] x) => (bfloat16[n] y, bfloat16[n] z) '
+        "{ y = Elu(x)\n z = Softplus(x) }"
+    )
+    x = normal(17).astype(ml_dtypes.bfloat16)
+    y, z = tvm_dyn.compile(model)(x)
+    wide = x.astype("float64")
+    np.testing.assert_allclose(y.astype("float64"), np.where(wide < 0, np.expm1(wide), wide), rtol=1e-2)
+    np.testing.assert_allclose(z.astype("float64"), np.log1p(np.exp(wide)), rtol=1e-2)
