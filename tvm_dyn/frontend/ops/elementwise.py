@@ -130,7 +130,7 @@ def extremum(ctx: Context, node: Node) -> Value:
 
     def choose(a: Any, b: Any) -> Any:
         plain = pick(a, b)
-        return tirx.Select(a != a, a, tirx.Select(b != b, b, plain)) if floating else plain
+        return tirx.Select(tirx.isnan(a), a, tirx.Select(tirx.isnan(b), b, plain)) if floating else plain
 
     values = [v for v in node.inputs if v is not None]
     return ctx.elementwise(node.op_type.lower(), lambda *items: reduce(choose, items), *values)
@@ -171,7 +171,7 @@ def clip(ctx: Context, node: Node) -> Value:
         remaining = list(bounds)
         result = tirx.max(x, remaining.pop(0)) if low is not None else x
         result = tirx.min(result, remaining.pop(0)) if high is not None else result
-        return tirx.Select(x != x, x, result) if _is_float(node.data().dtype) else result
+        return tirx.Select(tirx.isnan(x), x, result) if _is_float(node.data().dtype) else result
 
     return ctx.elementwise("clip", clamp, node.data(), *limits) if limits else node.data()
 

@@ -132,11 +132,19 @@ def squeeze(ctx: Context, node: Node) -> Value:
     dims = ctx.shape(node.data())
     axes = axes_of(ctx, node)
     if axes is None:
-        axes = [i for i, d in enumerate(dims) if ctx.facts.prove_equal(d, 1)]
+        axes = _axes_to_squeeze(ctx, node, dims)
     dropped = {a % len(dims) for a in axes}
     for axis in sorted(dropped):
         ctx.require_equal(dims[axis], 1, f"axis {axis}, which is squeezed, and 1")
     return reshape(ctx, node.data(), [d for i, d in enumerate(dims) if i not in dropped])
+
+
+def _axes_to_squeeze(ctx: Context, node: Node, dims: list[Any]) -> list[int]:
+    """All axes of extent 1; symbolic ones too where only then the result has the rank that the model declares."""
+    ones = [i for i, d in enumerate(dims) if ctx.facts.prove_equal(d, 1)]
+    open_axes = [i for i, d in enumerate(dims) if i not in ones and not isinstance(d, int)]
+    rank = ctx.declared_ranks.get(node.outputs[0])
+    return ones + open_axes if rank is not None and len(dims) - len(ones) - len(open_axes) == rank else ones
 
 
 @converter("Unsqueeze")
