@@ -20,12 +20,16 @@ def emit_loops(
     """Bind a kernel: `body(input buffers, output buffers)` gives its statement; outputs are (shape, dtype)."""
 
     def kernel(tensors: list[te.Tensor], shapes: list[list[Any]]) -> Any:
+        # plain buffers: those of `te.extern` start at an unknown offset, others have a layout; FuseTIR matches neither
+        dtypes = [dtype for _, dtype in outputs]
         return te.extern(
             shapes,
             tensors,
             lambda ins, outs: body(list(ins), list(outs)),
             name=name,
-            dtype=[dtype for _, dtype in outputs],
+            dtype=dtypes,
+            in_buffers=[tirx.decl_buffer(t.shape, t.dtype, t.op.name, layout=None) for t in tensors],
+            out_buffers=[tirx.decl_buffer(shape, d, name, layout=None) for shape, d in zip(shapes, dtypes, strict=True)],
         )
 
     tensors = [ctx.tensor(v) for v in inputs]
