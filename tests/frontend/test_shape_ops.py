@@ -16,7 +16,7 @@ def test_slices():
         m1=ints(-1), m2=ints(-2), one=ints(1), two=ints(2), five=ints(5), big=ints(2**63 - 1), low=ints(-(2**63) + 1),
         ax0=ints(0), ax1=ints(1),
     )  # fmt: skip
-    assert_like_onnxruntime(model, *[[normal(n, 7)] for n in (1, 2, 3, 13)])
+    assert_like_onnxruntime(model, *[[normal(n, 7)] for n in (0, 1, 2, 3, 13)])
 
 
 def test_slices_with_bounds_from_the_run():

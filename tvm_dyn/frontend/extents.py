@@ -9,6 +9,8 @@ from tvm import tirx
 
 from tvm_dyn.symbolic import SymbolicFacts, simplify
 
+INT64_MAX = 2**63 - 1
+
 
 def prim(extent: Any) -> Any:
     """The extent as a prim expression."""

@@ -9,7 +9,9 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-from tvm_dyn.frontend.ops.shape import INT64_MAX, product, reshape, strided_slice
+from tvm_dyn.frontend.extents import INT64_MAX
+from tvm_dyn.frontend.ops.shape import product, reshape
+from tvm_dyn.frontend.ops.slicing import strided_slice
 from tvm_dyn.frontend.torch_registry import TorchContext, aten
 from tvm_dyn.frontend.value import Value, constant
 from tvm_dyn.symbolic import simplify

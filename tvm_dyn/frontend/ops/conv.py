@@ -19,7 +19,8 @@ from tvm_dyn.errors import InvalidModelError
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.extents import ceil_div, floor_div, is_symbolic, maximum
 from tvm_dyn.frontend.node import Node
-from tvm_dyn.frontend.ops.shape import product, reshape, strided_slice
+from tvm_dyn.frontend.ops.shape import product, reshape
+from tvm_dyn.frontend.ops.slicing import strided_slice
 from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.sliding_window import Axis, axes_of_window, per_axis, simplify_sum, split_pads
 from tvm_dyn.frontend.value import Value
@@ -108,7 +109,7 @@ def _conv_nd(ctx: Context, data: Value, weight: Value, axes: Sequence[Axis], gro
 
         def at(n: Any, f: Any, *index: Any) -> Any:
             first = tirx.floordiv(f, tirx.floordiv(filters, group)) * channels if group > 1 else 0
-            elements = [a.element(y, r) for a, y, r in zip(axes, index, taps, strict=True)]
+            elements = [y * a.stride + r * a.dilation for a, y, r in zip(axes, index, taps, strict=True)]
             term = x(n, first + channel, *elements).astype(total) * w(f, channel, *taps).astype(total)
             return te.sum(term, axis=[channel, *taps])
 

@@ -9,7 +9,8 @@ from tvm import tirx
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.loop_kernel import emit_loops
 from tvm_dyn.frontend.node import Node
-from tvm_dyn.frontend.ops.shape import product, reshape, strided_slice
+from tvm_dyn.frontend.ops.shape import product, reshape
+from tvm_dyn.frontend.ops.slicing import strided_slice
 from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value, constant
 from tvm_dyn.schedules import emit

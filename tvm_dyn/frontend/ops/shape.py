@@ -13,13 +13,12 @@ from tvm import relax, te, tirx
 
 from tvm_dyn.errors import InvalidModelError, UnsupportedOperatorError
 from tvm_dyn.frontend.context import Context
+from tvm_dyn.frontend.extents import ceil_div, floor_div, maximum, prim
 from tvm_dyn.frontend.node import Node
+from tvm_dyn.frontend.ops.slicing import clamp_index, strided_slice, wrap_index
 from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value, constant, symbols
 from tvm_dyn.symbolic import divide_exact, simplify
-
-INT64_MAX = 2**63 - 1
-
 
 def product(dims: Sequence[Any]) -> Any:
     result: Any = 1
@@ -96,7 +95,7 @@ def _resolve_rest(ctx: Context, own: list[Any], target: list[Any]) -> list[Any]:
     total, rest = product(left), product(others)
     exact = divide_exact(total, rest)
     if exact is None:
-        exact = tirx.floordiv(_prim(total), tirx.max(rest, tirx.const(1, "int64"))) if not isinstance(rest, int) else total // max(rest, 1)
+        exact = floor_div(ctx.facts, total, maximum(ctx.facts, rest, 1))
     target[position[0]] = exact
     return target
 
@@ -104,10 +103,10 @@ def _resolve_rest(ctx: Context, own: list[Any], target: list[Any]) -> list[Any]:
 def _resolve_runtime_target(ctx: Context, own: list[Any], target: list[Any]) -> list[Any]:
     """A target that only the run knows may hold 0 (copy) and -1 (rest) anywhere."""
     zero = tirx.const(0, "int64")
-    target = [_prim(t) for t in target]
-    target = [tirx.Select(t == zero, _prim(own[i]) if i < len(own) else zero, t) for i, t in enumerate(target)]
+    target = [prim(t) for t in target]
+    target = [tirx.Select(t == zero, prim(own[i]) if i < len(own) else zero, t) for i, t in enumerate(target)]
     known = product([tirx.Select(t < zero, tirx.const(1, "int64"), t) for t in target])
-    rest = tirx.floordiv(_prim(product(own)), tirx.max(_prim(known), tirx.const(1, "int64")))
+    rest = tirx.floordiv(prim(product(own)), tirx.max(prim(known), tirx.const(1, "int64")))
     return [tirx.Select(t < zero, rest, t) for t in target]
 
 
@@ -200,120 +199,6 @@ def concat(ctx: Context, node: Node) -> Value:
     return ctx.emit(relax.op.concat([ctx.tensor(v) for v in aligned], axis))
 
 
-# -- slices --------------------------------------------------------------------------------------------------
-
-
-@converter("Slice")
-def slice_(ctx: Context, node: Node) -> Value:
-    dims = ctx.shape(node.data())
-    if node.opset < 10:
-        starts, ends, axes, steps = node.attr("starts"), node.attr("ends"), node.attr("axes"), None
-    else:
-        starts, ends = list(ctx.elements(node.data(1))), list(ctx.elements(node.data(2)))
-        axes, steps = ([int(x) for x in ctx.const(v, "its axes and steps")] if v else None for v in (node.input(3), node.input(4)))
-    axes = list(range(len(starts))) if axes is None else axes
-    steps = [1] * len(starts) if steps is None else steps
-    begins, lengths, strides = [0] * len(dims), list(dims), [1] * len(dims)
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis %= len(dims)
-        begins[axis], lengths[axis] = slice_bounds(ctx, dims[axis], start, end, step)
-        strides[axis] = step
-    return strided_slice(ctx, node.data(), begins, lengths, strides)
-
-
-def slice_bounds(ctx: Context, dim: Any, start: Any, end: Any, step: int) -> tuple[Any, Any]:
-    """First index and number of elements of a slice under ONNX's clamping rules (Slice-13)."""
-    low, high = (0, dim) if step > 0 else (0, dim - 1)
-    first = _clamp(ctx, _wrap(ctx, start, dim), low, high)
-    last = _clamp(ctx, _wrap(ctx, end, dim), low if step > 0 else -1, high)
-    span = last - first if step > 0 else first - last
-    length = _max(ctx, simplify(_ceil_div(span, abs(step)), ctx.facts), 0)
-    return first, length
-
-
-def _wrap(ctx: Context, index: Any, dim: Any) -> Any:
-    if isinstance(index, int):
-        return index + dim if index < 0 else index
-    if ctx.facts.prove(index >= 0):
-        return index
-    return tirx.Select(index < 0, index + dim, index)
-
-
-def _clamp(ctx: Context, value: Any, low: Any, high: Any) -> Any:
-    return _max(ctx, _min(ctx, value, high), low)
-
-
-def _min(ctx: Context, a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return min(a, b)
-    if isinstance(a, int) and a >= 10**9:
-        return b  # "to the end", as exporters write it
-    return simplify(tirx.min(_prim(a), _prim(b)), ctx.facts)
-
-
-def _max(ctx: Context, a: Any, b: Any) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return max(a, b)
-    if isinstance(a, int) and a <= -(10**9):
-        return b
-    return simplify(tirx.max(_prim(a), _prim(b)), ctx.facts)
-
-
-def _ceil_div(a: Any, b: int) -> Any:
-    if b == 1:
-        return a
-    return -(-a // b) if isinstance(a, int) else tirx.floordiv(a + (b - 1), tirx.const(b, "int64"))
-
-
-def _prim(item: Any) -> Any:
-    return tirx.const(item, "int64") if isinstance(item, int) else item
-
-
-def strided_slice(ctx: Context, value: Value, begins: Sequence[Any], lengths: Sequence[Any], strides: Sequence[int]) -> Value:
-    """result[i] = value[begin + i * stride] with `lengths` elements per axis, all within bounds."""
-
-    def strided_slice(x: te.Tensor, first: list[Any], extents: list[Any]) -> te.Tensor:
-        def at(*index: Any) -> Any:
-            return x(*[i * s + b for i, s, b in zip(index, strides, first, strict=True)])
-
-        return te.compute(extents, at, name="strided_slice")
-
-    return ctx.emit_te(strided_slice, ctx.tensor(value), list(begins), list(lengths))
-
-
-@converter("Split")
-def split(ctx: Context, node: Node) -> list[Value]:
-    dims, count = ctx.shape(node.data()), len(node.outputs)
-    axis = node.attr("axis", 0) % len(dims)
-    sizes = node.attr("split")
-    if sizes is None and node.input(1) is not None:
-        sizes = list(ctx.elements(node.data(1), signed=False))
-    sizes = _even_sizes(ctx, node, dims[axis], count) if sizes is None else sizes
-    total = simplify(sum(sizes[1:], start=sizes[0]), ctx.facts)
-    ctx.require_equal(dims[axis], total, f"axis {axis} and the sum of its parts")
-    results, begin = [], 0
-    for size_ in sizes:
-        begins, lengths = [0] * len(dims), list(dims)
-        begins[axis], lengths[axis] = begin, size_
-        results.append(strided_slice(ctx, node.data(), begins, lengths, [1] * len(dims)))
-        begin = simplify(begin + size_, ctx.facts)
-    return results
-
-
-def _even_sizes(ctx: Context, node: Node, dim: Any, count: int) -> list[Any]:
-    """Parts of equal size; from opset 18 on the last one may be smaller."""
-    if isinstance(dim, int):
-        part = -(-dim // count)
-        return [part] * (count - 1) + [dim - part * (count - 1)]
-    if node.opset < 18:
-        ctx.require(tirx.floormod(dim, count) == 0, [dim], f"{node.label}: the axis must split into {count} equal parts")
-        return [simplify(tirx.floordiv(dim, count), ctx.facts)] * count
-    part = simplify(tirx.floordiv(dim + (count - 1), count), ctx.facts)
-    last = simplify(dim - part * (count - 1), ctx.facts)
-    ctx.require(_prim(last) >= 0, [dim], f"{node.label}: the axis is too short for {count} parts")
-    return [part] * (count - 1) + [last]
-
-
 @converter("Gather")
 def gather(ctx: Context, node: Node) -> Value:
     """Indices count from the end when negative; beyond the axis they are clamped, so that no address leaves the tensor."""
@@ -321,9 +206,9 @@ def gather(ctx: Context, node: Node) -> Value:
     axis = node.attr("axis", 0) % len(dims)
     known = node.data(1).known_elements()
     if known is not None and known.ndim == 0:
-        begin = simplify(_wrap(ctx, known.reshape(-1)[0], dims[axis]), ctx.facts)
+        begin = simplify(wrap_index(ctx, known.reshape(-1)[0], dims[axis]), ctx.facts)
         begins, lengths = [0] * len(dims), list(dims)
-        begins[axis], lengths[axis] = _clamp(ctx, begin, 0, dims[axis] - 1), 1
+        begins[axis], lengths[axis] = clamp_index(ctx, begin, 0, dims[axis] - 1), 1
         kept = strided_slice(ctx, node.data(), begins, lengths, [1] * len(dims))
         return reshape(ctx, kept, dims[:axis] + dims[axis + 1 :])
 
@@ -350,12 +235,12 @@ def range_(ctx: Context, node: Node) -> Value:
     start, limit, delta = (ctx.scalar(node.data(k)) for k in range(3))
     if isinstance(delta, int):
         span = limit - start if delta > 0 else start - limit
-        length = _max(ctx, simplify(_ceil_div(span, abs(delta)), ctx.facts), 0)
+        length = maximum(ctx.facts, ceil_div(ctx.facts, span, abs(delta)), 0)
     else:
-        length = tirx.max(tirx.const(0, "int64"), tirx.ceildiv(_prim(limit - start), delta))
+        length = tirx.max(tirx.const(0, "int64"), tirx.ceildiv(prim(limit - start), delta))
 
     def arange(first: Any, step: Any, extent: Any) -> te.Tensor:
-        return te.compute((extent,), lambda i: (_prim(first) + i * step).astype(dtype), name="arange")
+        return te.compute((extent,), lambda i: (prim(first) + i * step).astype(dtype), name="arange")
 
     return ctx.emit_te(arange, start, delta, length)
 
