@@ -101,7 +101,7 @@ class GptLayer(nn.Module):
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         scores = torch.matmul(q, k.transpose(-1, -2)) / self.attention.width**0.5
-        scores = torch.where(mask, scores, torch.full([], torch.finfo(x.dtype).min))
+        scores = torch.where(mask, scores, torch.full([], torch.finfo(x.dtype).min, dtype=x.dtype))
         x = x + self.attention.merge(torch.matmul(torch.softmax(scores, -1), v))
         return x + self.mlp(self.second(x)), (k, v)
 
@@ -263,6 +263,7 @@ class Case:
     shapes: Sequence[tuple[int, ...]]
 
     def module(self) -> nn.Module:
+        """The model, the same at every call."""
         torch.manual_seed(0)
         return self.build().eval().requires_grad_(False)
 

@@ -1,5 +1,6 @@
 """ONNX files as torch's two exporters write them: right at every shape, shape reasoning without leftovers."""
 
+import functools
 import io
 
 import pytest
@@ -16,22 +17,25 @@ from .models import CASES  # noqa: E402
 from .test_torch_export import check  # noqa: E402
 
 
-def export_dynamo(case, module):
+@functools.cache
+def export_dynamo(name):
     pytest.importorskip("onnxscript")
+    case = CASES[name]
     program = torch.onnx.export(
-        module, case.inputs(*case.example), dynamo=True, dynamic_shapes=case.dims(), verbose=False
+        case.module(), case.inputs(*case.example), dynamo=True, dynamic_shapes=case.dims(), verbose=False
     )
     return program.model_proto
 
 
-def export_torchscript(case, module):
+def export_torchscript(name):
     """The exporter before torch.export; names follow the flattened inputs."""
+    case = CASES[name]
     spec = pytree.tree_leaves(case.dims(), is_leaf=lambda item: isinstance(item, dict))
     names = [f"input_{k}" for k in range(len(spec))]
     axes = {name: {axis: dim.__name__ for axis, dim in dims.items()} for name, dims in zip(names, spec, strict=True)}
     file = io.BytesIO()
     torch.onnx.export(
-        module,
+        case.module(),
         case.inputs(*case.example),
         file,
         dynamo=False,
@@ -49,24 +53,19 @@ TORCHSCRIPT = [
 
 @pytest.mark.parametrize("name", CASES)
 def test_dynamo(name):
-    case = CASES[name]
-    module = case.module()
-    check(tvm_dyn.compile(export_dynamo(case, module)), case, module)
+    check(tvm_dyn.compile(export_dynamo(name)), name)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TORCHSCRIPT)
 def test_torchscript(name):
-    case = CASES[name]
-    module = case.module()
-    check(tvm_dyn.compile(export_torchscript(case, module)), case, module)
+    check(tvm_dyn.compile(export_torchscript(name)), name)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_import_leaves_no_case_distinction(name):
     """Checks only for what the file does not tell: that positions stay inside their tables."""
-    case = CASES[name]
-    text = import_onnx(export_dynamo(case, case.module()))["main"].script(show_meta=False)
+    text = import_onnx(export_dynamo(name))["main"].script(show_meta=False)
     for word in ("match_cast", "Select", "ndim="):
         assert word not in text
     assert text.count("assert_op") <= 1

@@ -1,6 +1,7 @@
 """torch.export programs in, right answers at every shape out, through the public interface."""
 
 import copy
+import functools
 
 import pytest
 
@@ -16,14 +17,21 @@ from tvm_dyn.frontend import import_exported_program  # noqa: E402
 from .models import CASES, token_dims, token_ids  # noqa: E402
 
 
-def export(case, module=None):
-    module = module or case.module()
-    return torch.export.export(module, case.inputs(*case.example), dynamic_shapes=case.dims())
+@functools.cache
+def export(name):
+    case = CASES[name]
+    return torch.export.export(case.module(), case.inputs(*case.example), dynamic_shapes=case.dims())
 
 
-def check(library, case, module):
-    """Compare with the module in float64 at every shape of the case."""
-    exact = copy.deepcopy(module).double()
+@functools.cache
+def compiled(name):
+    return tvm_dyn.compile(export(name))
+
+
+def check(library, name):
+    """Compare with the model in float64 at every shape of the case."""
+    case = CASES[name]
+    exact = copy.deepcopy(case.module()).double()
     for extents in case.shapes:
         inputs = case.inputs(*extents)
         doubled = pytree.tree_map(lambda t: t.double() if t.is_floating_point() else t, inputs)
@@ -35,15 +43,13 @@ def check(library, case, module):
 
 @pytest.mark.parametrize("name", CASES)
 def test_right_at_every_shape(name):
-    case = CASES[name]
-    module = case.module()
-    check(tvm_dyn.compile(export(case, module)), case, module)
+    check(compiled(name), name)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_import_leaves_nothing_open(name):
     """No run-time check, no cast and no case distinction is left: torch proved all of it at export."""
-    text = import_exported_program(export(CASES[name]))["main"].script(show_meta=False)
+    text = import_exported_program(export(name))["main"].script(show_meta=False)
     for word in ("assert_op", "match_cast", "Select", "T.min", "T.max", "ndim="):
         assert word not in text
 
@@ -55,29 +61,29 @@ def facts(program, **options):
 
 
 def test_dims_keep_names_and_ranges():
-    signature, dims = facts(export(CASES["gpt2_past"]))
+    signature, dims = facts(export("gpt2_past"))
     assert dims == {"batch": (0, None, 1), "seq": (0, 64, 1), "past": (0, 127, 1)}
     assert [i.name for i in signature.inputs] == ["input_ids", "past_0_0", "past_0_1", "past_1_0", "past_1_1"]
     assert signature.outputs[1].shape == ("batch", 4, "past + seq", 16)
 
 
 def test_a_multiple_is_a_dim_with_a_divisor():
-    signature, dims = facts(export(CASES["vit"]))
+    signature, dims = facts(export("vit"))
     assert dims == {"batch": (0, None, 1), "dim_8_rows": (0, None, 8), "dim_8_columns": (0, None, 8)}
-    library = tvm_dyn.compile(export(CASES["vit"]))
+    library = compiled("vit")
     with pytest.raises(InvalidInputError, match="multiple"):
         library(torch.randn(1, 3, 20, 16))
 
 
 def test_facts_of_the_user():
-    _, dims = facts(export(CASES["llama"]), dims={"seq": tvm_dyn.Dim(1, 32), "batch": 1})
+    _, dims = facts(export("llama"), dims={"seq": tvm_dyn.Dim(1, 32), "batch": 1})
     assert dims == {"seq": (1, 32, 1)}
     with pytest.raises(ModelImportError, match="no symbolic dim is named 'length'; the model has: 'batch', 'seq'"):
-        import_exported_program(export(CASES["llama"]), {"length": 3})
+        import_exported_program(export("llama"), {"length": 3})
 
 
 def test_unequal_dims_are_refused_at_the_call():
-    library = tvm_dyn.compile(export(CASES["bert"]))
+    library = compiled("bert")
     with pytest.raises(InvalidInputError):
         library(token_ids(2, 5), torch.ones(2, 6, dtype=torch.int64), token_ids(2, 5) % 2)
 
@@ -127,9 +133,8 @@ def test_autograd_regions_are_part_of_the_graph():
 
 
 def test_saved_programs_import(tmp_path):
-    case = CASES["llama"]
-    torch.export.save(export(case), tmp_path / "llama.pt2")
-    check(tvm_dyn.compile(torch.export.load(tmp_path / "llama.pt2")), case, case.module())
+    torch.export.save(export("llama"), tmp_path / "llama.pt2")
+    check(tvm_dyn.compile(torch.export.load(tmp_path / "llama.pt2")), "llama")
 
 
 def test_unsupported_operators_are_named():
