@@ -37,3 +37,13 @@ def minimum(facts: SymbolicFacts, a: Any, b: Any) -> Any:
 
 def maximum(facts: SymbolicFacts, a: Any, b: Any) -> Any:
     return simplify(tirx.max(prim(a), prim(b)), facts) if is_symbolic(a, b) else max(a, b)
+
+
+def f32(value: Any) -> Any:
+    """A number or an expression in float32."""
+    return value.astype("float32") if isinstance(value, tvm.ir.Expr) else tirx.const(float(value), "float32")
+
+
+def clamp_index(index: Any, extent: Any) -> Any:
+    """The index, or the nearest one within [0, extent)."""
+    return tirx.max(tirx.min(index, prim(extent - 1)), tirx.const(0, "int64"))

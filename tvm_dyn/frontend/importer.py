@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, MutableMapping
-from typing import Any
 
 import onnx
 import onnx.inliner
@@ -22,8 +21,17 @@ from tvm import relax
 
 from tvm_dyn.dims import Dim
 from tvm_dyn.errors import InvalidModelError, ModelImportError, TvmDynError, UnsupportedOperatorError
-from tvm_dyn.frontend import constant_folding, delegate, function_body, ops, registry, signature, symbolic_values
+from tvm_dyn.frontend import (
+    constant_folding,
+    delegate,
+    function_body,
+    ops,
+    registry,
+    signature,
+    symbolic_values,
+)
 from tvm_dyn.frontend.context import Context, Unified
+from tvm_dyn.frontend.fold_batch_norm import fold_batch_norm
 from tvm_dyn.frontend.main_function import build_main
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.symbols import SymbolTable
@@ -66,11 +74,13 @@ class GraphImporter:
         params = [self._parameter(info) for info in inputs]
         self._symbols.check_user_names()
         ctx = self.ctx = Context(self._symbols, self._opsets)
+        ctx.declared_ranks = _declared_ranks(self._graph)
         self.values = {**constants, **{i.name: Value(expr=p) for i, p in zip(inputs, params, strict=True)}}
         return build_main(ctx, params, [i.name for i in inputs], self._body)
 
     def _body(self) -> list[tuple[str, Value]]:
-        self.convert_nodes(self._graph)
+        for proto in fold_batch_norm(self._graph, self.values):
+            self.convert_node(proto)
         return [(o.name, self._lookup(o.name)) for o in self._graph.output]
 
     def _parameter(self, info: onnx.ValueInfoProto) -> relax.Var:
@@ -151,6 +161,11 @@ def dtype_name(elem_type: int, name: str) -> str:
         kind = onnx.TensorProto.DataType.Name(elem_type)
         raise UnsupportedOperatorError(f"'{name}' has element type {kind}, which is not supported")
     return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+
+
+def _declared_ranks(graph: onnx.GraphProto) -> dict[str, int]:
+    tensors = {info.name: info.type.tensor_type for info in (*graph.value_info, *graph.output)}
+    return {name: len(tensor.shape.dim) for name, tensor in tensors.items() if tensor.HasField("shape")}
 
 
 def _initializers(graph: onnx.GraphProto) -> dict[str, Value | None]:

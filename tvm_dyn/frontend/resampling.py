@@ -1,9 +1,10 @@
 """Where a resized axis reads its input, and with which weights: tables of one row per output position.
 
-    Resize(x, mode=linear)  ->  index[y, t], weight[y, t]  ->  out[.., y, ..] = sum over t of weight[y, t] * x[.., index[y, t], ..]
+    Resize(x, mode=linear)  ->  index[y, t], weight[y, t]
+                                out[.., y, ..] = sum over t of weight[y, t] * x[.., index[y, t], ..]
 
-Coordinates are computed in float32 in the order of the operator's definition, as other runtimes do, so that positions
-which fall between two elements round alike.
+Coordinates are computed in float32 in the order of the operator's definition, as other runtimes do, so that
+positions which fall between two elements round alike.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
 from tvm_dyn.frontend.context import Context
-from tvm_dyn.frontend.extents import ceil_div, maximum, prim
+from tvm_dyn.frontend.extents import ceil_div, clamp_index, f32, maximum
 from tvm_dyn.frontend.value import Value
 
 
@@ -38,8 +38,8 @@ class Sampling:
 class Axis:
     """One resized axis.
 
-    scale: a number or a float32 expression, None for size / extent. position: of this axis among scales that only the
-    run knows, and of its start in the region of interest (the ends follow all starts).
+    scale: a number or a float32 expression, None for size / extent. position: of this axis among scales that
+    only the run knows, and of its start in the region of interest (the ends follow all starts).
     """
 
     axis: int
@@ -58,29 +58,23 @@ class Operands:
     count: int
 
 
-def _f32(value: Any) -> Any:
-    if isinstance(value, tvm.ir.Expr):
-        return value.astype("float32")
-    return tirx.const(float(value), "float32")
-
-
 def _original(sampling: Sampling, y: Any, extent: Any, size: Any, scale: Any, region: tuple[Any, Any]) -> Any:
     """The coordinate in the input of output position y (ONNX Resize, coordinate_transformation_mode)."""
-    half, one = _f32(0.5), _f32(1)
-    position, length, resized = _f32(y), _f32(extent), _f32(size)
+    half, one = f32(0.5), f32(1)
+    position, length, resized = f32(y), f32(extent), f32(size)
     if scale is None:
         scale, exact = resized / length, resized
     else:
-        scale, exact = _f32(scale), _f32(scale) * length
+        scale, exact = f32(scale), f32(scale) * length
     centred = (position + half) / scale - half
     steps = tirx.Select(exact == one, one, exact - one)
     match sampling.coordinates:
         case "asymmetric":
             return position / scale
         case "align_corners":
-            return tirx.Select(exact == one, _f32(0), position * (length - one) / steps)
+            return tirx.Select(exact == one, f32(0), position * (length - one) / steps)
         case "pytorch_half_pixel":
-            return tirx.Select(resized > one, centred, _f32(0))
+            return tirx.Select(resized > one, centred, f32(0))
         case "half_pixel_symmetric":
             return length * half * (one - resized / exact) + centred
         case "tf_crop_and_resize":
@@ -94,24 +88,20 @@ def _original(sampling: Sampling, y: Any, extent: Any, size: Any, scale: Any, re
 
 def cubic_kernel(distance: Any, a: float) -> Any:
     """Keys' cubic convolution kernel (IEEE ASSP 1981) at a distance >= 0."""
-    x, a_ = distance, _f32(a)
-    near = ((a_ + _f32(2)) * x - (a_ + _f32(3))) * x * x + _f32(1)
-    far = ((a_ * x - _f32(5) * a_) * x + _f32(8) * a_) * x - _f32(4) * a_
-    return tirx.Select(x <= _f32(1), near, tirx.Select(x < _f32(2), far, _f32(0)))
+    x, a_ = distance, f32(a)
+    near = ((a_ + f32(2)) * x - (a_ + f32(3))) * x * x + f32(1)
+    far = ((a_ * x - f32(5) * a_) * x + f32(8) * a_) * x - f32(4) * a_
+    return tirx.Select(x <= f32(1), near, tirx.Select(x < f32(2), far, f32(0)))
 
 
 def _round(how: str, x: Any) -> Any:
     rounded = {
         "floor": lambda: tirx.floor(x),
         "ceil": lambda: tirx.ceil(x),
-        "round_prefer_floor": lambda: tirx.ceil(x - _f32(0.5)),
-        "round_prefer_ceil": lambda: tirx.floor(x + _f32(0.5)),
+        "round_prefer_floor": lambda: tirx.ceil(x - f32(0.5)),
+        "round_prefer_ceil": lambda: tirx.floor(x + f32(0.5)),
     }[how]()
     return rounded.astype("int64")
-
-
-def _clamp(index: Any, extent: Any) -> Any:
-    return tirx.max(tirx.min(index, prim(extent - 1)), tirx.const(0, "int64"))
 
 
 Entry = Callable[[Any, Any, Any, Any], Any]
@@ -121,7 +111,7 @@ Entry = Callable[[Any, Any, Any, Any], Any]
 def _table(
     ctx: Context, sampling: Sampling, axis: Axis, operands: Operands, name: str, reach: Any, entry: Entry
 ) -> Value:
-    """A table with a row per position and a column per tap from 1 - reach to reach (no columns when reach is None)."""
+    """A table with a row per position and a column per tap from 1 - reach to reach (none without a reach)."""
 
     def table(extent: Any, size: Any, scale: Any, side: Any, scales: list[te.Tensor], roi: Any) -> te.Tensor:
         if scales:
@@ -130,7 +120,7 @@ def _table(
 
         def at(*index: Any) -> Any:
             x = _original(sampling, index[0], extent, size, scale, region)
-            ratio = _f32(size) / _f32(extent) if scale is None else _f32(scale)
+            ratio = f32(size) / f32(extent) if scale is None else f32(scale)
             return entry(x, index[1] + 1 - side if len(index) > 1 else 0, extent, ratio)
 
         return te.compute([size] if side is None else [size, 2 * side], at, name=name)
@@ -142,17 +132,17 @@ def _table(
 
 def _region(roi: Any, position: int, count: int) -> tuple[Any, Any]:
     if roi is None:
-        return _f32(0), _f32(1)
+        return f32(0), f32(1)
     places = position, position + count
     start, end = (roi(p) if isinstance(roi, te.Tensor) else roi[p] for p in places)
-    return _f32(start), _f32(end)
+    return f32(start), f32(end)
 
 
 def nearest_index(ctx: Context, sampling: Sampling, axis: Axis, operands: Operands) -> Value:
     """(size,): the element that each position copies."""
 
     def entry(x: Any, _: Any, extent: Any, __: Any) -> Any:
-        return _clamp(_round(sampling.nearest, x), extent)
+        return clamp_index(_round(sampling.nearest, x), extent)
 
     return _table(ctx, sampling, axis, operands, "nearest_index", None, entry)
 
@@ -161,7 +151,7 @@ def outside(ctx: Context, sampling: Sampling, axis: Axis, operands: Operands) ->
     """(size,): whether a position lies outside the input, where the result is the extrapolation value."""
 
     def entry(x: Any, _: Any, extent: Any, __: Any) -> Any:
-        return tirx.any(x < _f32(0), x > _f32(extent) - _f32(1))
+        return tirx.any(x < f32(0), x > f32(extent) - f32(1))
 
     return _table(ctx, sampling, axis, operands, "outside", None, entry)
 
@@ -171,19 +161,19 @@ def taps(ctx: Context, sampling: Sampling, axis: Axis, operands: Operands) -> tu
     reach = _reach(ctx, sampling, axis)
 
     def index(x: Any, tap: Any, extent: Any, _: Any) -> Any:
-        return _clamp(tirx.floor(x).astype("int64") + tap, extent)
+        return clamp_index(tirx.floor(x).astype("int64") + tap, extent)
 
     def weight(x: Any, tap: Any, extent: Any, ratio: Any) -> Any:
         first = tirx.floor(x)
-        distance = tirx.abs(_f32(tap) - (x - first))
+        distance = tirx.abs(f32(tap) - (x - first))
         if sampling.antialias:
-            distance = distance * tirx.min(ratio, _f32(1))
-        linear = tirx.max(_f32(1) - distance, _f32(0))
+            distance = distance * tirx.min(ratio, f32(1))
+        linear = tirx.max(f32(1) - distance, f32(0))
         value = linear if sampling.mode == "linear" else cubic_kernel(distance, sampling.cubic)
         if not sampling.exclude_outside:
             return value
         element = first.astype("int64") + tap
-        return tirx.Select(tirx.all(element >= 0, element < extent), value, _f32(0))
+        return tirx.Select(tirx.all(element >= 0, element < extent), value, f32(0))
 
     indices = _table(ctx, sampling, axis, operands, "tap_index", reach, index)
     weights = _table(ctx, sampling, axis, operands, "tap_weight", reach, weight)
@@ -191,7 +181,7 @@ def taps(ctx: Context, sampling: Sampling, axis: Axis, operands: Operands) -> tu
 
 
 def _reach(ctx: Context, sampling: Sampling, axis: Axis) -> Any:
-    """How many taps a position has on either side; antialiasing stretches the kernel over what one output covers."""
+    """How many taps a position has on either side; antialiasing covers what one output element covers."""
     reach = 1 if sampling.mode == "linear" else 2
     if not sampling.antialias:
         return reach

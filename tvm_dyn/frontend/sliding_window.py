@@ -17,8 +17,9 @@ from tvm_dyn.symbolic import simplify
 class Axis:
     """One spatial axis; extents and pads may be symbolic.
 
-    Position y and tap r meet the element `y * stride + r * dilation - before`. `before` and `after` are the pads of
-    the operator; `behind` is `after`, or with ceil_mode how far the last window reaches behind the data.
+    Position y and tap r meet the element `y * stride + r * dilation - before`. `before` and `after` are the
+    pads of the operator; `behind` is `after`, or with ceil_mode how far the last window reaches behind the
+    data.
     """
 
     extent: Any

@@ -2,8 +2,8 @@
 
 ConvTranspose(x, w; stride s) -> Conv(x, w split into s**rank phases) -> interleave the phases -> crop
 
-Phase p of output y = q * s + p sums `x[q - j] * w[j * s + p]` over j: an ordinary convolution with ceil(k / s) taps.
-Nothing is multiplied by inserted zeros, and no kernel divides an index by the stride.
+Phase p of output y = q * s + p sums `x[q - j] * w[j * s + p]` over j: an ordinary convolution with
+ceil(k / s) taps. Nothing is multiplied by inserted zeros, and no kernel divides an index by the stride.
 (Sub-pixel convolution: Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016.)
 """
 
@@ -197,7 +197,7 @@ def _phase_weights(
     split = spread.reshape(
         [group, channels // group, filters, *[n for ts in zip(taps, strides, strict=True) for n in ts]]
     )
-    reverse = np.flip(split, axis=[3 + 2 * k for k in range(rank)])
+    reverse = np.flip(split, axis=tuple(3 + 2 * k for k in range(rank)))
     order = [0, 2, *[4 + 2 * k for k in range(rank)], 1, *[3 + 2 * k for k in range(rank)]]
     phases = group * filters * int(np.prod(strides))
     return Value(

@@ -25,7 +25,11 @@ op = relax.op
 def _as(ctx: Context, value: Value, dtype: str) -> Value:
     if value.dtype == dtype:
         return value
-    return Value(const=value.const.astype(dtype)) if value.is_const else ctx.emit(op.astype(ctx.tensor(value), dtype))
+    return (
+        Value(const=value.const.astype(dtype))
+        if value.is_const
+        else ctx.emit(op.astype(ctx.tensor(value), dtype))
+    )
 
 
 def _work_dtype(dtype: str) -> str:
@@ -39,7 +43,9 @@ def _per_channel(ctx: Context, value: Value, channels: Any, rank: int, what: str
     return Value(const=value.const.reshape(shape)) if value.is_const else reshape(ctx, value, shape)
 
 
-def _statistics(ctx: Context, tensor: relax.Expr, axes: Sequence[int]) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+def _statistics(
+    ctx: Context, tensor: relax.Expr, axes: Sequence[int]
+) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
     """(mean, values without it, variance), reduced axes kept."""
     mean = ctx.bb.emit(op.mean(tensor, list(axes), keepdims=True))
     centred = ctx.bb.emit(op.subtract(tensor, mean))
@@ -62,15 +68,19 @@ def batch_normalization(ctx: Context, node: Node) -> Any:
     work = _work_dtype(dtype)
     scale, shift, mean, variance = (_as(ctx, node.data(k), work) for k in range(1, 5))
     what = "the channels and the parameters per channel"
-    scale, shift, mean, variance = (_per_channel(ctx, v, dims[1], len(dims), what) for v in (scale, shift, mean, variance))
+    scale, shift, mean, variance = (
+        _per_channel(ctx, v, dims[1], len(dims), what) for v in (scale, shift, mean, variance)
+    )
     factor, offset = _affine(ctx, scale, shift, mean, variance, node.attr("epsilon", 1e-5))
     tensor = ctx.tensor(_as(ctx, data, work))
     result = ctx.emit(op.add(op.multiply(tensor, ctx.tensor(factor)), ctx.tensor(offset)))
     return [_as(ctx, result, dtype), *[None] * (len(node.outputs) - 1)]
 
 
-def _affine(ctx: Context, scale: Value, shift: Value, mean: Value, variance: Value, epsilon: float) -> tuple[Value, Value]:
-    """`x * factor + offset` is the normalization with given statistics; folded where all of them are constants."""
+def _affine(
+    ctx: Context, scale: Value, shift: Value, mean: Value, variance: Value, epsilon: float
+) -> tuple[Value, Value]:
+    """`x * factor + offset` is the normalization with given statistics; folded where all are constants."""
     values = (scale, shift, mean, variance)
     if all(v.is_const for v in values):
         s, b, m, v = (np.asarray(x.const, "float64") for x in values)
@@ -98,7 +108,8 @@ def _training(ctx: Context, node: Node) -> list[Value]:
         extent = ctx.require_equal(ctx.shape(running)[0], dims[1], what)
         kept = ctx.tensor(ctx.cast_shape(_as(ctx, running, work), [extent]))
         moved = op.add(
-            op.multiply(kept, relax.const(momentum, work)), op.multiply(batch, relax.const(1 - momentum, work))
+            op.multiply(kept, relax.const(momentum, work)),
+            op.multiply(batch, relax.const(1 - momentum, work)),
         )
         outputs.append(_as(ctx, ctx.emit(moved), running.dtype))
     return outputs
@@ -108,12 +119,17 @@ def _training(ctx: Context, node: Node) -> list[Value]:
 
 
 def _normalize_rows(
-    ctx: Context, data: Value, first: int, epsilon: float, factors: Sequence[Value | None], centre: bool = True
+    ctx: Context,
+    data: Value,
+    first: int,
+    epsilon: float,
+    factors: Sequence[Value | None],
+    centre: bool = True,
 ) -> Value:
     """(x - mean) / sqrt(variance + epsilon) * scale + shift, with statistics over the axes from `first` on.
 
-    One kernel of row stages. `factors` are scale and shift, aligned with the data's last axes; their dims are 1 or the
-    data's. Without `centre` the mean counts as 0 (root mean square normalization).
+    One kernel of row stages. `factors` are scale and shift, aligned with the data's last axes; their dims
+    are 1 or the data's. Without `centre` the mean counts as 0 (root mean square normalization).
     """
     dims, dtype = ctx.shape(data), data.dtype
     dims, scale, shift = _aligned(ctx, dims, *factors)
@@ -157,8 +173,10 @@ def _normalize_rows(
     return reshape(ctx, normal, dims) if first == 0 else normal
 
 
-def _aligned(ctx: Context, dims: Sequence[Any], *factors: Value | None) -> tuple[list[Any], Value | None, Value | None]:
-    """Factors whose dims are the constant 1 or read as the data's do; the data's dims where those are now simpler."""
+def _aligned(
+    ctx: Context, dims: Sequence[Any], *factors: Value | None
+) -> tuple[list[Any], Value | None, Value | None]:
+    """The data's dims, and the factors with dims that are the constant 1 or read as the data's do."""
     dims = list(dims)
     what = "the dims that are normalized and those of the scale or bias"
     for factor in factors:
@@ -227,7 +245,10 @@ def instance_normalization(ctx: Context, node: Node) -> Value:
 
 @converter("GroupNormalization", since=18)
 def group_normalization(ctx: Context, node: Node) -> Value:
-    """(n, c, ...) is normalized as (n, groups, c / groups, ...); up to opset 20 scale and bias are per group."""
+    """(n, c, ...) is normalized as (n, groups, c / groups, ...).
+
+    Up to opset 20 scale and bias are per group, then per channel.
+    """
     data, groups = node.data(), node.attr("num_groups")
     dims = ctx.shape(data)
     members = floor_div(ctx.facts, dims[1], groups)

@@ -109,27 +109,34 @@ def _max(ctx: Context, node: Node, axes: Sequence[Axis]) -> Value:
 
 def _indices(ctx: Context, node: Node, axes: Sequence[Axis], largest: Value) -> Value:
     """The place of the first maximum in the flat input: the lowest place whose element equals the maximum."""
-    by_columns = node.attr("storage_order", 0)
     none = tirx.max_value("int64")
 
     def term(value: Any, element: Any, index: Any, data: te.Tensor, maximum: te.Tensor) -> Any:
         inside = [cond for i, e in zip(element, data.shape, strict=True) for cond in (i >= 0, i < e)]
-        hit = tirx.all(*inside, value == maximum(*index))
-        return tirx.Select(hit, _flat_place(data.shape, element, by_columns), none)
+        flat = reduce(lambda place, axis: place * axis[0] + axis[1], zip(data.shape, element, strict=True), 0)
+        return tirx.Select(tirx.all(*inside, value == maximum(*index)), flat, none)
 
     lowest = tirx.min_value(node.data().dtype)
-    return _slide(ctx, "max_pool_indices", node.data(), axes, lowest, te.min, term, largest)
+    places = _slide(ctx, "max_pool_indices", node.data(), axes, lowest, te.min, term, largest)
+    return _by_columns(ctx, places, ctx.shape(node.data())) if node.attr("storage_order", 0) else places
 
 
-def _flat_place(shape: Any, element: Sequence[Any], by_columns: int) -> Any:
-    spatial = range(2, len(element))
-    place = element[0] * shape[1] + element[1]
-    for axis in spatial:
-        place = place * shape[axis]
-    inner: Any = tirx.const(0, "int64")
-    for axis in reversed(spatial) if by_columns else spatial:
-        inner = inner * shape[axis] + element[axis]
-    return place + inner
+def _by_columns(ctx: Context, places: Value, dims: list[Any]) -> Value:
+    """Places in row-major planes -> places in planes whose first spatial axis runs fastest."""
+
+    def by_columns(x: te.Tensor, extents: list[Any]) -> te.Tensor:
+        def at(*index: Any) -> Any:
+            rest, steps = x(*index), []
+            for extent in reversed(extents):
+                steps.append(tirx.floormod(rest, prim(extent)))
+                rest = tirx.floordiv(rest, prim(extent))
+            columns = zip(reversed(extents), steps, strict=True)
+            place = reduce(lambda place, axis: place * axis[0] + axis[1], columns, tirx.const(0, "int64"))
+            return rest * product(extents) + place
+
+        return te.compute(x.shape, at, name="by_columns")
+
+    return ctx.emit_te(by_columns, ctx.tensor(places), dims[2:])
 
 
 @converter("MaxUnpool")
