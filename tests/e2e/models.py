@@ -1,4 +1,4 @@
-"""Small torch models with random weights in the styles of BERT, GPT-2, ViT, ResNet and Llama, and the shapes to run them at."""
+"""Small torch models in the styles of BERT, GPT-2, ViT, ResNet and Llama, and the shapes to run them at."""
 
 from __future__ import annotations
 
@@ -43,7 +43,11 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, approximate: str = "none"):
         super().__init__()
-        self.up, self.down, self.act = nn.Linear(HIDDEN, 4 * HIDDEN), nn.Linear(4 * HIDDEN, HIDDEN), nn.GELU(approximate)
+        self.up, self.down, self.act = (
+            nn.Linear(HIDDEN, 4 * HIDDEN),
+            nn.Linear(4 * HIDDEN, HIDDEN),
+            nn.GELU(approximate),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.act(self.up(x)))
@@ -75,7 +79,9 @@ class Bert(nn.Module):
         self.norm, self.pool = nn.LayerNorm(HIDDEN, 1e-12), nn.Linear(HIDDEN, HIDDEN)
         self.layers = nn.ModuleList(BertLayer() for _ in range(LAYERS))
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+    ) -> tuple[Tensor, Tensor]:
         places = self.position_ids[:, : input_ids.shape[1]]
         x = self.norm(self.words(input_ids) + self.positions(places) + self.types(token_type_ids))
         mask = (1.0 - attention_mask[:, None, None, :].to(x.dtype)) * torch.finfo(x.dtype).min
@@ -96,8 +102,12 @@ class GptLayer(nn.Module):
         self.fused = nn.Linear(HIDDEN, 3 * HIDDEN)
         self.first, self.second = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
 
-    def forward(self, x: Tensor, mask: Tensor, past: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        q, k, v = (self.attention.heads(part, HEADS) for part in self.fused(self.first(x)).split(HIDDEN, dim=2))
+    def forward(
+        self, x: Tensor, mask: Tensor, past: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        q, k, v = (
+            self.attention.heads(part, HEADS) for part in self.fused(self.first(x)).split(HIDDEN, dim=2)
+        )
         if past is not None:
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         scores = torch.matmul(q, k.transpose(-1, -2)) / self.attention.width**0.5
@@ -113,9 +123,13 @@ class Gpt2(nn.Module):
         super().__init__()
         self.words, self.positions = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(POSITIONS, HIDDEN)
         self.layers, self.norm = nn.ModuleList(GptLayer() for _ in range(LAYERS)), nn.LayerNorm(HIDDEN)
-        self.register_buffer("causal", torch.ones(POSITIONS, POSITIONS, dtype=torch.bool).tril(), persistent=False)
+        self.register_buffer(
+            "causal", torch.ones(POSITIONS, POSITIONS, dtype=torch.bool).tril(), persistent=False
+        )
 
-    def forward(self, input_ids: Tensor, past: list[tuple[Tensor, Tensor]] | None = None) -> tuple[Tensor, list[Any]]:
+    def forward(
+        self, input_ids: Tensor, past: list[tuple[Tensor, Tensor]] | None = None
+    ) -> tuple[Tensor, list[Any]]:
         seen = 0 if past is None else past[0][0].shape[2]
         total = seen + input_ids.shape[1]
         x = self.words(input_ids) + self.positions(torch.arange(seen, total))
@@ -136,7 +150,9 @@ class VitLayer(nn.Module):
         self.first, self.second = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention.merge(F.scaled_dot_product_attention(*self.attention.projections(self.first(x))))
+        x = x + self.attention.merge(
+            F.scaled_dot_product_attention(*self.attention.projections(self.first(x)))
+        )
         return x + self.mlp(self.second(x))
 
 
@@ -174,7 +190,10 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs: int, middle: int, stride: int):
         super().__init__()
         self.reduce, self.spatial = convolution(inputs, middle, 1, 1), convolution(middle, middle, 3, stride)
-        self.expand, self.shortcut = convolution(middle, 4 * middle, 1, 1), convolution(inputs, 4 * middle, 1, stride)
+        self.expand, self.shortcut = (
+            convolution(middle, 4 * middle, 1, 1),
+            convolution(inputs, 4 * middle, 1, stride),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.expand(F.relu(self.spatial(F.relu(self.reduce(x))))) + self.shortcut(x))
@@ -190,7 +209,9 @@ class ResNet(nn.Module):
         self.average, self.head = nn.AdaptiveAvgPool2d(1), nn.Linear(64, 10)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        return self.head(torch.flatten(self.average(self.blocks(self.pool(F.relu(self.stem(pixel_values))))), 1))
+        return self.head(
+            torch.flatten(self.average(self.blocks(self.pool(F.relu(self.stem(pixel_values))))), 1)
+        )
 
 
 # -- Llama ---------------------------------------------------------------------------------------------------
@@ -251,7 +272,7 @@ class Llama(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """One model with its dynamic dims: `inputs(*extents)` gives fresh arguments, `dims` their torch.export spec.
+    """One model with its dynamic dims: `inputs(*extents)` gives fresh arguments, `dims` their export spec.
 
     `example` are extents for the export, `shapes` the eight to run at: 1, primes and sizes around a vector.
     """
@@ -294,8 +315,26 @@ def token_dims() -> dict[int, Any]:
 
 
 TOKENS = [(1, 1), (1, 7), (2, 16), (3, 17), (1, 64), (5, 13), (7, 31), (2, 127)]
-IMAGES = [(1, 32, 32), (1, 33, 47), (2, 64, 48), (3, 31, 29), (1, 9, 10), (5, 17, 64), (2, 97, 65), (7, 16, 15)]
-PATCHES = [(1, 8, 8), (1, 32, 32), (2, 8, 40), (3, 24, 56), (1, 88, 104), (5, 32, 24), (2, 64, 136), (7, 16, 8)]
+IMAGES = [
+    (1, 32, 32),
+    (1, 33, 47),
+    (2, 64, 48),
+    (3, 31, 29),
+    (1, 9, 10),
+    (5, 17, 64),
+    (2, 97, 65),
+    (7, 16, 15),
+]
+PATCHES = [
+    (1, 8, 8),
+    (1, 32, 32),
+    (2, 8, 40),
+    (3, 24, 56),
+    (1, 88, 104),
+    (5, 32, 24),
+    (2, 64, 136),
+    (7, 16, 8),
+]
 PASTS = [(1, 1, 1), (1, 1, 7), (2, 1, 16), (3, 2, 17), (1, 5, 64), (5, 1, 13), (2, 3, 31), (1, 1, 127)]
 
 CASES: dict[str, Case] = {

@@ -32,7 +32,10 @@ def export_torchscript(name):
     case = CASES[name]
     spec = pytree.tree_leaves(case.dims(), is_leaf=lambda item: isinstance(item, dict))
     names = [f"input_{k}" for k in range(len(spec))]
-    axes = {name: {axis: dim.__name__ for axis, dim in dims.items()} for name, dims in zip(names, spec, strict=True)}
+    axes = {
+        name: {axis: dim.__name__ for axis, dim in dims.items()}
+        for name, dims in zip(names, spec, strict=True)
+    }
     file = io.BytesIO()
     torch.onnx.export(
         case.module(),
@@ -47,7 +50,8 @@ def export_torchscript(name):
 
 
 TORCHSCRIPT = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ("gpt2", "llama", "resnet") else []) for name in CASES
+    pytest.param(name, marks=[pytest.mark.slow] if name in ("gpt2", "llama", "resnet") else [])
+    for name in CASES
 ]
 
 

@@ -38,7 +38,9 @@ def check(library, name):
         found, expected = library(*pytree.tree_leaves(inputs)), pytree.tree_leaves(exact(*doubled))
         for a, b in zip(found, expected, strict=True):
             assert isinstance(a, torch.Tensor)
-            torch.testing.assert_close(a.double(), b, rtol=2e-5, atol=2e-5, msg=lambda m, e=extents: f"at {e}: {m}")
+            torch.testing.assert_close(
+                a.double(), b, rtol=2e-5, atol=2e-5, msg=lambda m, e=extents: f"at {e}: {m}"
+            )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -68,7 +70,7 @@ def test_dims_keep_names_and_ranges():
 
 
 def test_a_multiple_is_a_dim_with_a_divisor():
-    signature, dims = facts(export("vit"))
+    _, dims = facts(export("vit"))
     assert dims == {"batch": (0, None, 1), "dim_8_rows": (0, None, 8), "dim_8_columns": (0, None, 8)}
     library = compiled("vit")
     with pytest.raises(InvalidInputError, match="multiple"):
@@ -78,7 +80,9 @@ def test_a_multiple_is_a_dim_with_a_divisor():
 def test_facts_of_the_user():
     _, dims = facts(export("llama"), dims={"seq": tvm_dyn.Dim(1, 32), "batch": 1})
     assert dims == {"seq": (1, 32, 1)}
-    with pytest.raises(ModelImportError, match="no symbolic dim is named 'length'; the model has: 'batch', 'seq'"):
+    with pytest.raises(
+        ModelImportError, match="no symbolic dim is named 'length'; the model has: 'batch', 'seq'"
+    ):
         import_exported_program(export("llama"), {"length": 3})
 
 

@@ -1,4 +1,4 @@
-"""Every ATen converter against torch itself, at extents 1, primes and around a vector; groups compile as one program."""
+"""ATen converters against torch itself, at extents 1, primes and around a vector; a group is one program."""
 
 import pytest
 
@@ -24,14 +24,15 @@ def _image(n, m):
     return (torch.randn(n, 4, m + 6, 9),)
 
 
-UNARY = {
-    name: (lambda x, y, f=getattr(torch, name): f(x))
-    for name in "abs atan ceil cos erf exp floor neg relu round sigmoid sign sin sinh cosh tan tanh trunc expm1 exp2 asinh"
-    .split()
-} | {
-    name: (lambda x, y, f=getattr(torch, name): f(y))
-    for name in "log log1p log2 log10 sqrt rsqrt reciprocal".split()
-}
+def _unary(function, *, positive=False):
+    return lambda x, y: function(y if positive else x)
+
+
+ANYWHERE = """abs atan ceil cos erf exp floor neg relu round sigmoid sign
+    sin sinh cosh tan tanh trunc expm1 exp2 asinh"""
+POSITIVE = "log log1p log2 log10 sqrt rsqrt reciprocal"
+UNARY = {name: _unary(getattr(torch, name)) for name in ANYWHERE.split()}
+UNARY |= {name: _unary(getattr(torch, name), positive=True) for name in POSITIVE.split()}
 
 ACTIVATIONS = {
     "gelu": lambda x, y: F.gelu(x),
@@ -95,7 +96,9 @@ INTEGERS = {
     "cumsum": lambda i, j, b: b.cumsum(1) + i.cumsum(0),
     "sort": lambda i, j, b: i.sort(dim=1).values,
     "cast": lambda i, j, b: i.to(torch.int32).to(torch.float64) + b.to(torch.float32),
-    "arange": lambda i, j, b: torch.arange(i.shape[1], dtype=torch.float32) + torch.arange(1, 2 * i.shape[1], 2),
+    "arange": lambda i, j, b: (
+        torch.arange(i.shape[1], dtype=torch.float32) + torch.arange(1, 2 * i.shape[1], 2)
+    ),
 }
 
 REDUCTIONS = {
@@ -168,7 +171,11 @@ PRODUCTS = {
     "sdpa_none": lambda x, y: F.scaled_dot_product_attention(x, y, y, attn_mask=x @ x.mT > 1e9),
     "sdpa_float": lambda x, y: F.scaled_dot_product_attention(x, y, y, attn_mask=x @ x.mT),
     "sdpa_groups": lambda x, y: F.scaled_dot_product_attention(
-        torch.stack([x] * 4, 1), torch.stack([y, x], 1), torch.stack([x, y], 1), is_causal=True, enable_gqa=True
+        torch.stack([x] * 4, 1),
+        torch.stack([y, x], 1),
+        torch.stack([x, y], 1),
+        is_causal=True,
+        enable_gqa=True,
     ),
 }
 
@@ -177,8 +184,12 @@ IMAGES = {
     "conv_groups": lambda x: F.conv2d(x, torch.ones(4, 1, 3, 3), groups=4, padding="same"),
     "conv1d": lambda x: F.conv1d(x[..., 0], torch.ones(3, 4, 3), stride=2),
     "conv_single": lambda x: F.conv2d(x[0], torch.ones(3, 4, 3, 3)),
-    "conv_transpose": lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 3, 3), stride=2, padding=1, output_padding=1),
-    "batch_norm": lambda x: F.batch_norm(x, torch.ones(4), torch.full((4,), 2.0), torch.ones(4), torch.zeros(4)),
+    "conv_transpose": lambda x: F.conv_transpose2d(
+        x, torch.ones(4, 3, 3, 3), stride=2, padding=1, output_padding=1
+    ),
+    "batch_norm": lambda x: F.batch_norm(
+        x, torch.ones(4), torch.full((4,), 2.0), torch.ones(4), torch.zeros(4)
+    ),
     "max_pool": lambda x: F.max_pool2d(x, 3, 2, 1),
     "max_pool_ceil": lambda x: F.max_pool2d(x, (2, 3), ceil_mode=True),
     "avg_pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
@@ -235,4 +246,11 @@ def test_operators(group):
         inputs = make(*shape)
         found = dict(zip([o.name for o in library.outputs], library(*inputs), strict=True))
         for name, expected in module(*inputs).items():
-            torch.testing.assert_close(found[name], expected, rtol=2e-5, atol=2e-5, equal_nan=True, msg=lambda m, n=name, s=shape: f"{n} at {s}: {m}")
+            torch.testing.assert_close(
+                found[name],
+                expected,
+                rtol=2e-5,
+                atol=2e-5,
+                equal_nan=True,
+                msg=lambda m, n=name, s=shape: f"{n} at {s}: {m}",
+            )

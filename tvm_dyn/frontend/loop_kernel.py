@@ -17,10 +17,11 @@ Body = Callable[[list[Any], list[Any]], tirx.Stmt]
 def emit_loops(
     ctx: Context, name: str, inputs: Sequence[Value], outputs: Sequence[tuple[Sequence[Any], str]], body: Body
 ) -> list[Value]:
-    """Bind a kernel: `body(input buffers, output buffers)` gives its statement; outputs are (shape, dtype)."""
+    """Bind a kernel: `body(input buffers, output buffers)` gives the statement; outputs: (shape, dtype)."""
 
     def kernel(tensors: list[te.Tensor], shapes: list[list[Any]]) -> Any:
-        # plain buffers: those of `te.extern` start at an unknown offset, others have a layout; FuseTIR matches neither
+        # plain buffers: those of `te.extern` start at an unknown offset, others have a layout; FuseTIR
+        # matches neither with those of other kernels
         dtypes = [dtype for _, dtype in outputs]
         return te.extern(
             shapes,
@@ -29,7 +30,9 @@ def emit_loops(
             name=name,
             dtype=dtypes,
             in_buffers=[tirx.decl_buffer(t.shape, t.dtype, t.op.name, layout=None) for t in tensors],
-            out_buffers=[tirx.decl_buffer(shape, d, name, layout=None) for shape, d in zip(shapes, dtypes, strict=True)],
+            out_buffers=[
+                tirx.decl_buffer(s, d, name, layout=None) for s, d in zip(shapes, dtypes, strict=True)
+            ],
         )
 
     tensors = [ctx.tensor(v) for v in inputs]

@@ -15,7 +15,7 @@ from tvm_dyn.frontend.value import Value
 def build_main(
     ctx: Context, params: list[relax.Var], input_names: list[str], body: Callable[[], list[tuple[str, Value]]]
 ) -> tvm.IRModule:
-    """The module of an import. `body` emits the model through `ctx` and gives the outputs in order with their names."""
+    """The module of an import. `body` emits the model through `ctx` and gives names and outputs in order."""
     with ctx.bb.function("main", params):
         outputs = body()
         ctx.node = None
@@ -32,4 +32,6 @@ def build_main(
 def _with_entry_checks(main: relax.Function, checks: list[relax.Call]) -> relax.Function:
     bindings = [relax.VarBinding(relax.Var("check", call.ty), call) for call in checks]
     blocks = [relax.BindingBlock(bindings), *main.body.blocks] if bindings else main.body.blocks
-    return relax.Function(main.params, relax.SeqExpr(blocks, main.body.body), main.ret_ty, is_pure=False, attrs=main.attrs)
+    return relax.Function(
+        main.params, relax.SeqExpr(blocks, main.body.body), main.ret_ty, is_pure=False, attrs=main.attrs
+    )

@@ -4,8 +4,9 @@
     + range constraints  ->        R.assert_op(...)      one per unproved assumption
     + Dim facts                    with R.dataflow(): ...
 
-Operators that have a converter here stay whole; the others are decomposed to core ATen first. Converters build on the
-importer of ONNX nodes, so that shape arithmetic, unification and checks are one for both. What is left goes to TVM's converters.
+Operators that have a converter here stay whole; the others are decomposed to core ATen first. Converters use
+the importer of ONNX nodes, so that shape arithmetic, unification and checks are one for both. TVM's own ATen
+converters are not used: they lose symbolic shapes, and some arguments without a word (the scale of `elu`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tvm import relax
 
 from tvm_dyn.dims import Dim
 from tvm_dyn.errors import ModelImportError, TvmDynError, UnsupportedOperatorError
-from tvm_dyn.frontend import delegate, ops, signature, torch_integers
+from tvm_dyn.frontend import ops, signature, torch_integers
 from tvm_dyn.frontend.context import Context, Unified
 from tvm_dyn.frontend.importer import GraphImporter, first_line
 from tvm_dyn.frontend.main_function import build_main
@@ -41,12 +42,14 @@ for _family in ("elementwise", "nn", "reductions", "shape"):
 _IGNORED_ARGUMENTS = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
 
 
-def import_program(program: torch.export.ExportedProgram, dims: Mapping[str, Dim | int] | None = None) -> tvm.IRModule:
+def import_program(
+    program: torch.export.ExportedProgram, dims: Mapping[str, Dim | int] | None = None
+) -> tvm.IRModule:
     """Turn an exported program into an IRModule with one public function `main`.
 
-    The parameters are the program's tensor inputs in order, flattened; weights are constants; the outputs are the
-    program's outputs in order, flattened. dims: facts about dims, by the name of their torch `Dim` (or torch's symbol,
-    where the program no longer knows it). Extents below torch's tracing minimum of 2 are allowed.
+    The parameters are the program's tensor inputs in order, flattened; weights are constants; the outputs are
+    the program's outputs in order, flattened. dims: facts about dims, by the name of their torch `Dim` (or of
+    torch's symbol, where the program no longer knows it). Extents below 2, torch's tracing minimum, pass.
     Raises ModelImportError (UnsupportedOperatorError), each naming the node.
     """
     ops.load()
@@ -91,7 +94,10 @@ class ProgramImporter:
         ]
         self._dims = ProgramDims(self._program, inputs, self._table)
         params = [
-            relax.Var(signature.identifier(name), relax.TensorType(list(map(self._dims.dim, t.shape)), dtype_name(t.dtype)))
+            relax.Var(
+                signature.identifier(name),
+                relax.TensorType(list(map(self._dims.dim, t.shape)), dtype_name(t.dtype)),
+            )
             for name, t in inputs
         ]
         self._table.check_user_names()
@@ -108,9 +114,15 @@ class ProgramImporter:
         outputs = list(zip(self._program.graph_signature.output_specs, results, strict=True))
         changed = [str(s.target or s.arg.name) for s, _ in outputs if s.kind is not OutputKind.USER_OUTPUT]
         if changed:
-            raise UnsupportedOperatorError(f"the program writes to {', '.join(changed)}: only programs without state are supported")
+            raise UnsupportedOperatorError(
+                f"the program writes to {', '.join(changed)}: only programs without state are supported"
+            )
         names = _output_names(self._program)
-        kept = [(name, value) for name, (spec, value) in zip(names, outputs, strict=True) if not _is_none(spec.arg)]
+        kept = [
+            (name, value)
+            for name, (spec, value) in zip(names, outputs, strict=True)
+            if not _is_none(spec.arg)
+        ]
         return [(name, self._output(value)) for name, value in kept]
 
     def _output(self, value: Any) -> Value:
@@ -119,7 +131,7 @@ class ProgramImporter:
     # -- nodes ----------------------------------------------------------------------------------------------
 
     def _walk(self, graph: fx.Graph, arguments: list[Any] | None) -> Any:
-        """Convert the nodes in order; gives what the graph returns. `arguments` are those of a nested graph."""
+        """Convert the nodes in order; gives what the graph returns. A nested graph has `arguments`."""
         remaining = iter(arguments or [])
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -140,7 +152,9 @@ class ProgramImporter:
             return Value(const=_to_numpy(self._weights[spec.target]))
         if isinstance(spec.arg, ConstantArgument):
             return spec.arg.value
-        raise UnsupportedOperatorError(f"input '{node.name}' is not a tensor: symbolic integers are read off tensors' shapes")
+        raise UnsupportedOperatorError(
+            f"input '{node.name}' is not a tensor: symbolic integers are read off tensors' shapes"
+        )
 
     def _attribute(self, node: fx.Node) -> Any:
         item: Any = self._modules[-1]
@@ -171,7 +185,9 @@ class ProgramImporter:
         own = CONVERTERS.get(name)
         result = own(self._t, *args, **kwargs) if own else NotImplemented
         if result is NotImplemented:
-            result = self._by_tvm(node)
+            form = "this form of " if own else ""
+            what = f"{form}operator {node.target}"
+            raise UnsupportedOperatorError(f"{self._t.ctx.label}: {what} is not supported")
         return self._checked(node, result)
 
     def _inline(self, node: fx.Node, args: Any) -> Any:
@@ -185,26 +201,8 @@ class ProgramImporter:
         finally:
             self._modules.pop()
 
-    def _by_tvm(self, node: fx.Node) -> Any:
-        """The result of TVM's converter for one node."""
-        from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-        importer = ExportedProgramImporter()
-        convert = importer.convert_map.get(getattr(node.target, "__name__", ""))
-        if convert is None:
-            raise UnsupportedOperatorError(f"{self._t.ctx.label}: operator {node.target} is not supported")
-        importer.block_builder = self._t.ctx.bb
-        importer.env = {
-            n: self._t.tensor(v) if isinstance(v, Value) else v for n, v in self._env.items() if n in node.all_input_nodes
-        }
-        result = convert(node)
-        if isinstance(result, tuple | list):
-            return [self._t.emit(r) for r in result]
-        bound = delegate.bind(self._t.ctx, self._t.ctx.bb.normalize(result))
-        return bound if isinstance(node.meta["val"], tuple | list) else bound[0]
-
     def _checked(self, node: fx.Node, result: Any) -> Any:
-        """The result in the form that torch states: one tensor or several, each with torch's type and rank."""
+        """The result in the form that torch states: one tensor or several, of torch's type and rank."""
         several = isinstance(node.meta.get("val"), tuple | list)
         results = result if isinstance(result, list | tuple) else [result]
         for value, meta in zip(results, self._t.results, strict=False):
@@ -213,7 +211,9 @@ class ProgramImporter:
             shape = self._t.shape(value)
             if value.dtype != dtype_name(meta.dtype) or len(shape) != meta.ndim:
                 got = f"{value.dtype} of rank {len(shape)}"
-                raise ModelImportError(f"{self._t.ctx.label}: torch gives {meta.dtype} of rank {meta.ndim}, the import {got}")
+                raise ModelImportError(
+                    f"{self._t.ctx.label}: torch gives {meta.dtype} of rank {meta.ndim}, the import {got}"
+                )
             for own, dim in zip(shape, meta.shape, strict=True):
                 self._dims.bind(dim, own)
         return results if several else results[0]
@@ -236,7 +236,9 @@ def _output_names(program: torch.export.ExportedProgram) -> list[str]:
     for path, position in paths:
         keys = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", "")))) for k in path]
         text = "_".join(keys)
-        names.append(text if keys and not keys[0].isdigit() else f"output_{text}" if text else f"output_{position}")
+        names.append(
+            text if keys and not keys[0].isdigit() else f"output_{text}" if text else f"output_{position}"
+        )
     return names
 
 

@@ -110,7 +110,9 @@ def leaky_relu(t: TorchContext, self: Value, negative_slope: float = 0.01) -> Va
 
 
 @aten("elu")
-def elu(t: TorchContext, self: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
+def elu(
+    t: TorchContext, self: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> Value:
     """scale * x above 0, scale * alpha * (exp(input_scale * x) - 1) below."""
     factor = t.value(input_scale, t.dtype)
     result = t.onnx("Elu", t.onnx("Mul", self, factor) if input_scale != 1 else self, alpha=float(alpha))
@@ -141,7 +143,10 @@ def clamp(t: TorchContext, self: Value, min: Any = None, max: Any = None, **limi
     if str(t.node.target).startswith("aten.clamp_max"):
         min, max = None, min
     if str(t.node.target).startswith("aten.hardtanh"):
-        min, max = limits.get("min_val", -1.0 if min is None else min), limits.get("max_val", 1.0 if max is None else max)
+        min, max = (
+            limits.get("min_val", -1.0 if min is None else min),
+            limits.get("max_val", 1.0 if max is None else max),
+        )
     result = t.cast(self, t.dtype)
     for bound, op_type in ((min, "Max"), (max, "Min")):
         if bound is not None:
@@ -181,7 +186,13 @@ def div(t: TorchContext, self: Any, other: Any, rounding_mode: str | None = None
     a, b = _pair(t, self, other, t.dtype)
     if "float" in t.dtype:
         quotient = t.onnx("Div", a, b)
-        return quotient if rounding_mode is None else t.onnx("Floor", quotient) if rounding_mode == "floor" else _trunc(t, quotient)
+        return (
+            quotient
+            if rounding_mode is None
+            else t.onnx("Floor", quotient)
+            if rounding_mode == "floor"
+            else _trunc(t, quotient)
+        )
     if rounding_mode == "trunc":
         return t.onnx("Div", a, b)
 
@@ -313,5 +324,10 @@ def full(t: TorchContext, first: Any, *rest: Any, **_: Any) -> Value:
         return t.ctx.expand(t.value(fill, t.dtype), size)
     if not size:
         return constant(fill, t.dtype)
-    return t.emit(op.full(relax.ShapeExpr([tirx.const(d, "int64") if isinstance(d, int) else d for d in size]),
-                          relax.const(fill, t.dtype), t.dtype))
+    return t.emit(
+        op.full(
+            relax.ShapeExpr([tirx.const(d, "int64") if isinstance(d, int) else d for d in size]),
+            relax.const(fill, t.dtype),
+            t.dtype,
+        )
+    )

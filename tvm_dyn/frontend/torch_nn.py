@@ -24,7 +24,7 @@ def linear(t: TorchContext, input: Value, weight: Value, bias: Value | None = No
 
 
 def _swap_last(t: TorchContext, value: Value) -> Value:
-    if value.is_const:
+    if value.const is not None:
         return Value(const=np.ascontiguousarray(np.swapaxes(value.const, -1, -2)))
     order = list(range(t.ctx.rank(value)))
     return t.onnx("Transpose", value, perm=[*order[:-2], order[-1], order[-2]])
@@ -60,7 +60,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """softmax(Q K^T scale + mask) V; with grouped queries the heads of a group share K and V through a broadcast axis."""
+    """softmax(Q K^T scale + mask) V; the query heads of a group share K and V through a broadcast axis."""
     own = t.shape(query)
     if enable_gqa:
         heads, groups = own[-3], t.shape(key)[-3]
@@ -132,7 +132,11 @@ def layer_norm(
 
 @aten("rms_norm")
 def rms_norm(
-    t: TorchContext, input: Value, normalized_shape: Sequence[int], weight: Value | None = None, eps: float | None = None
+    t: TorchContext,
+    input: Value,
+    normalized_shape: Sequence[int],
+    weight: Value | None = None,
+    eps: float | None = None,
 ) -> Value:
     floor = float(np.finfo(t.dtype).eps) if eps is None else eps
     axes = list(range(-len(normalized_shape), 0))
@@ -142,7 +146,7 @@ def rms_norm(
     return result if weight is None else t.onnx("Mul", result, weight)
 
 
-@aten("_native_batch_norm_legit_no_training", "batch_norm")
+@aten("_native_batch_norm_legit_no_training")
 def batch_norm(
     t: TorchContext,
     input: Value,
@@ -150,22 +154,26 @@ def batch_norm(
     bias: Value | None,
     running_mean: Value,
     running_var: Value,
-    *options: Any,
-) -> Any:
-    """Options: momentum and eps, or (batch_norm) training, momentum, eps, cudnn_enabled."""
-    if len(options) > 2 and options[0]:
-        return NotImplemented
+    momentum: float,
+    eps: float,
+) -> list[Value | None]:
     channels = t.shape(running_mean)
     scale = _ones(t, channels) if weight is None else weight
     shift = constant(np.zeros(channels), t.dtype) if bias is None else bias
-    epsilon = float(options[1] if len(options) == 2 else options[2])
-    result = t.onnx("BatchNormalization", input, scale, shift, running_mean, running_var, epsilon=epsilon)
+    statistics = running_mean, running_var
+    result = t.onnx("BatchNormalization", input, scale, shift, *statistics, epsilon=float(eps))
     return [result, None, None]
 
 
 @aten("_native_batch_norm_legit.no_stats")
 def normalize_per_channel(
-    t: TorchContext, input: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+    t: TorchContext,
+    input: Value,
+    weight: Value | None,
+    bias: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> list[Value | None]:
     """Batch norm by the batch's own statistics, into which torch turns instance norm."""
     axes = [axis for axis in range(t.ctx.rank(input)) if axis != 1]
@@ -202,7 +210,7 @@ def group_norm(t: TorchContext, input: Value, *arguments: Any) -> list[Value | N
     return [_scaled_and_shifted(t, result, weight, bias), None, None]
 
 
-# -- convolution and pooling -----------------------------------------------------------------------------------
+# -- convolution and pooling ---------------------------------------------------------------------------------
 
 
 def _spread(items: Any, count: int) -> list[int]:
@@ -348,7 +356,9 @@ def upsample_nearest(t: TorchContext, input: Value, output_size: Any, scale_fact
     )
 
 
-@aten("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec")
+@aten(
+    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec"
+)
 def upsample_smooth(
     t: TorchContext, input: Value, output_size: Any, align_corners: bool, scale_factors: Any = None
 ) -> Value:

@@ -1,8 +1,8 @@
 """The table of ATen converters, and what a converter may use.
 
-A converter takes `(t, *args, **kwargs)`: `t` a TorchContext, the rest the ATen operator's arguments under their ATen names,
-tensors as Values, integers (also symbolic ones) as ints and prim expressions. It returns one Value, or a list of Values
-and Nones where the operator has several results. NotImplemented hands the node to TVM's own converter.
+A converter takes `(t, *args, **kwargs)`: `t` a TorchContext, the rest the arguments under their ATen names,
+tensors as Values, integers (also symbolic ones) as ints and prim expressions. It returns one Value, or a list
+of Values and Nones where the operator has several results, or NotImplemented for a form that it lacks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CONVERTERS: dict[str, Converter] = {}
 
 
 def aten(*names: str) -> Callable[[Converter], Converter]:
-    """Register a converter for ATen operators by name and overload, as "add.Tensor"; no overload means "default"."""
+    """Register a converter for ATen operators as "add.Tensor"; a name without overload means "default"."""
 
     def register(convert: Converter) -> Converter:
         CONVERTERS.update(dict.fromkeys((n if "." in n else f"{n}.default" for n in names), convert))
@@ -70,7 +70,7 @@ class TorchContext:
         return TorchNode(proto, inputs, OPSET, origin=f"node '{self.node.name}' ({self.node.target})")
 
     def onnx(self, op_type: str, *inputs: Value | None, outputs: int = 1, **attrs: Any) -> Any:
-        """What an ONNX operator gives: a Value, or a list where `outputs` > 1; an attribute that is None is left out."""
+        """What an ONNX operator gives: a Value, or a list where `outputs` > 1; attributes may be None."""
         given = {name: value for name, value in attrs.items() if value is not None}
         names = ["" if v is None else f"i{k}" for k, v in enumerate(inputs)]
         proto = onnx.helper.make_node(op_type, names, [f"o{k}" for k in range(outputs)], **given)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import tvm
 from tvm import relax, te, tirx
 
 from tvm_dyn.frontend.extents import INT64_MAX
@@ -67,7 +65,9 @@ def expand(t: TorchContext, self: Value, size: Sequence[Any], implicit: bool = F
     own = t.shape(self)
     added = len(size) - len(own)
     keep = [isinstance(s, int) and s == -1 for s in size]
-    return t.ctx.expand(self, [own[k - added] if same else s for k, (s, same) in enumerate(zip(size, keep, strict=True))])
+    return t.ctx.expand(
+        self, [own[k - added] if same else s for k, (s, same) in enumerate(zip(size, keep, strict=True))]
+    )
 
 
 @aten("repeat")
@@ -78,7 +78,9 @@ def repeat(t: TorchContext, self: Value, repeats: Sequence[Any]) -> Value:
 
 
 @aten("repeat_interleave.self_int")
-def repeat_interleave(t: TorchContext, self: Value, repeats: Any, dim: int | None = None, output_size: Any = None) -> Value:
+def repeat_interleave(
+    t: TorchContext, self: Value, repeats: Any, dim: int | None = None, output_size: Any = None
+) -> Value:
     if dim is None:
         self, dim = reshape(t.ctx, self, [product(t.shape(self))]), 0
     own, axis = t.shape(self), t.axes(self, dim)[0]
@@ -131,7 +133,9 @@ def unbind(t: TorchContext, self: Value, dim: int = 0) -> list[Value]:
 
 
 @aten("slice.Tensor")
-def slice_(t: TorchContext, self: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
+def slice_(
+    t: TorchContext, self: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Value:
     start, end = 0 if start is None else start, INT64_MAX if end is None else end
     if isinstance(start, int) and isinstance(end, int) and start == 0 and end == INT64_MAX and step == 1:
         return self
@@ -189,7 +193,7 @@ def scatter(t: TorchContext, self: Value, dim: int, index: Value, src: Any) -> V
 
 @aten("index.Tensor", "_unsafe_index.Tensor")
 def index(t: TorchContext, self: Value, indices: Sequence[Value | None]) -> Value:
-    """Numpy's advanced indexing: index tensors broadcast; their dims replace the axes, or lead when the axes are apart."""
+    """Numpy's advanced indexing: index tensors broadcast; their dims replace the axes, or lead if apart."""
     by_axis: dict[int, Value] = {}
     axis = 0
     for item in indices:
@@ -204,7 +208,7 @@ def index(t: TorchContext, self: Value, indices: Sequence[Value | None]) -> Valu
 
 
 def _positions(t: TorchContext, item: Value | None) -> list[Value]:
-    """An index tensor as integer positions; a mask stands for the positions where it holds, one tensor per axis."""
+    """An index tensor as integer positions; a mask stands for where it holds, one tensor per axis."""
     if item is None:
         return []
     if item.dtype not in ("bool", "uint8"):
@@ -213,7 +217,9 @@ def _positions(t: TorchContext, item: Value | None) -> list[Value]:
     return [t.onnx("Gather", found, constant(k, "int64"), axis=0) for k in range(t.ctx.rank(item))]
 
 
-def _take(t: TorchContext, value: Value, indices: dict[int, relax.Expr], shape: list[Any], place: int) -> Value:
+def _take(
+    t: TorchContext, value: Value, indices: dict[int, relax.Expr], shape: list[Any], place: int
+) -> Value:
     dims = t.shape(value)
     rest = [d for axis, d in enumerate(dims) if axis not in indices]
     extents = rest[:place] + shape + rest[place:]
@@ -224,7 +230,9 @@ def _take(t: TorchContext, value: Value, indices: dict[int, relax.Expr], shape: 
         def at(*position: Any) -> Any:
             inner = position[place : place + len(shape)]
             others = iter(position[:place] + position[place + len(shape) :])
-            picked = [_at(by_axis[a], inner, d) if a in by_axis else next(others) for a, d in enumerate(x.shape)]
+            picked = [
+                _at(by_axis[a], inner, d) if a in by_axis else next(others) for a, d in enumerate(x.shape)
+            ]
             return x(*picked)
 
         return te.compute(extents, at, name="take")
@@ -234,8 +242,10 @@ def _take(t: TorchContext, value: Value, indices: dict[int, relax.Expr], shape: 
 
 def _at(tensor: te.Tensor, position: Sequence[Any], extent: Any) -> Any:
     """One index: from the end when negative, and clamped, so that no address leaves the tensor."""
-    one = [tirx.const(0, "int64") if isinstance(d, tirx.IntImm) and d.value == 1 else i
-           for d, i in zip(tensor.shape, position[len(position) - len(tensor.shape) :], strict=True)]
+    one = [
+        tirx.const(0, "int64") if isinstance(d, tirx.IntImm) and d.value == 1 else i
+        for d, i in zip(tensor.shape, position[len(position) - len(tensor.shape) :], strict=True)
+    ]
     found = tensor(*one).astype("int64")
     found = tirx.Select(found < 0, found + extent, found)
     return tirx.max(tirx.min(found, extent - 1), tirx.const(0, "int64"))
@@ -300,5 +310,3 @@ def slice_scatter(
 @aten("nonzero")
 def nonzero(t: TorchContext, self: Value) -> Value:
     return t.onnx("Transpose", t.onnx("NonZero", self))
-
-

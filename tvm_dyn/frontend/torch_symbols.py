@@ -1,7 +1,7 @@
 """Dims of a torch ExportedProgram as symbols: Dim names back from the export's records, ranges as facts.
 
-    input_ids: (s18, s41)       batch: Dim(0), seq: Dim(0, 255)
-    image: (s99, 3, 8*s30)  ->  batch: Dim(0), dim_8_rows: Dim(0, divisor=8), with s30 = dim_8_rows // 8
+input_ids: (s18, s41)       batch: Dim(0), seq: Dim(0, 255)
+image: (s99, 3, 8*s30)  ->  batch: Dim(0), dim_8_rows: Dim(0, divisor=8), with s30 = dim_8_rows // 8
 """
 
 from __future__ import annotations
@@ -24,14 +24,21 @@ _TRACED_MIN = 2
 
 
 class ProgramDims:
-    """The dims of a program's inputs over one import: what a sympy expression of torch is as a prim expression."""
+    """The dims of a program's inputs over one import: torch's sympy expressions as prim expressions."""
 
-    def __init__(self, program: torch.export.ExportedProgram, inputs: list[tuple[str, torch.Tensor]], table: SymbolTable):
+    def __init__(
+        self,
+        program: torch.export.ExportedProgram,
+        inputs: list[tuple[str, torch.Tensor]],
+        table: SymbolTable,
+    ):
         self._ranges = {str(expr): _fact(bounds) for expr, bounds in program.range_constraints.items()}
         self._names = _dim_names(inputs)
         self._table = table
         self._known: dict[str, Any] = {}
-        self.exact: list[tuple[Any, int, str]] = []  # (dim, divisor, its text): dims that must divide without remainder
+        self.exact: list[
+            tuple[Any, int, str]
+        ] = []  # (dim, divisor, its text): dims that must divide without remainder
         dims = [(name, axis, _sympy(dim)) for name, t in inputs for axis, dim in enumerate(t.shape)]
         for name, axis, expr in dims:
             if isinstance(expr, sympy.Symbol) and str(expr) not in self._known:
@@ -48,13 +55,15 @@ class ProgramDims:
         self._table.restrict(label, fact, f"torch exported '{label}' with that range")
         return self._table.resolve(label, input_name, axis)
 
-    def _solve(self, expr: sympy.Expr, input_name: str, axis: int) -> None:
+    def _solve(self, expr: Any, input_name: str, axis: int) -> None:
         """A dim a*s + b, where nothing else tells s, becomes a symbol d, and s = (d - b) // a."""
-        unknown = [s for s in expr.free_symbols if str(s) not in self._known]
-        factor = expr.coeff(unknown[0]) if len(unknown) == 1 else sympy.Integer(0)
-        rest = sympy.expand(expr - factor * unknown[0])
+        unknown: list[Any] = [s for s in expr.free_symbols if str(s) not in self._known]
+        factor: Any = expr.coeff(unknown[0]) if len(unknown) == 1 else sympy.Integer(0)
+        rest: Any = sympy.expand(expr - factor * unknown[0])
         if not (factor.is_Integer and factor > 0) or unknown[0] in rest.free_symbols:
-            raise ModelImportError(f"input '{input_name}': the dim {expr} at axis {axis} does not tell {unknown}")
+            raise ModelImportError(
+                f"input '{input_name}': the dim {expr} at axis {axis} does not tell {unknown}"
+            )
         divisor = int(factor) if rest == 0 else 1
         label = self._names.get(str(expr), str(expr))
         fact = self._ranges.get(str(expr), Dim())
@@ -96,7 +105,10 @@ class ProgramDims:
         """State the assumptions of the signature."""
         for dim, divisor, label in self.exact:
             message = f"the dim '{label}' leaves a remainder"
-            ctx.require(tirx.floormod(dim, divisor) == 0, [dim], message)
+            if not isinstance(dim, int):
+                ctx.require(tirx.floormod(dim, divisor) == 0, [dim], message)
+            elif dim % divisor:
+                raise ModelImportError(f"{message} at the given extent")
 
 
 def _floordiv(a: Any, b: Any) -> Any:
@@ -147,7 +159,7 @@ def _fact(bounds: Any) -> Dim:
 
 
 def _dim_names(inputs: list[tuple[str, torch.Tensor]]) -> dict[str, str]:
-    """Torch's symbol or expression -> the name that the user's `Dim` gave it, where the program still knows."""
+    """Torch's symbol or expression -> the name of the user's `Dim`, where the program still knows."""
     env = next((d.node.shape_env for _, t in inputs for d in t.shape if isinstance(d, torch.SymInt)), None)
     labels = getattr(env, "source_name_to_debug_name", None) or {}
     names: dict[str, str] = {}
