@@ -41,7 +41,7 @@ def maximum(facts: SymbolicFacts, a: Any, b: Any) -> Any:
 
 def f32(value: Any) -> Any:
     """A number or an expression in float32."""
-    return value.astype("float32") if isinstance(value, tvm.ir.Expr) else tirx.const(float(value), "float32")
+    return tirx.const(float(value), "float32") if isinstance(value, int | float) else value.astype("float32")
 
 
 def clamp_index(index: Any, extent: Any) -> Any:
