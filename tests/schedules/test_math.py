@@ -9,6 +9,7 @@ from harness import TARGET
 from scipy import special
 from tvm import te, tirx
 
+from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.math import legalize_math
 
 REFERENCES = {
@@ -85,3 +86,23 @@ def test_powers(exponent):
     _, lib = _build(lambda x: tirx.power(x, tirx.const(exponent, "float32")))
     x = np.array([0.0, 0.3, 1.0, 2.5, 1e10, np.inf], "float32")
     np.testing.assert_allclose(_run(lib, x), x.astype("float64") ** exponent, rtol=1e-5)
+
+
+def test_nested_calls_compile_at_once():
+    _, lib = _build(lambda x: x * tirx.tanh(tirx.log(1 + tirx.exp(tirx.erf(tirx.sigmoid(tirx.exp(x)))))))
+    x = np.linspace(-5, 3, 1000).astype("float32")
+    y = x.astype("float64")
+    expected = y * np.tanh(np.log(1 + np.exp(special.erf(special.expit(np.exp(y))))))
+    np.testing.assert_allclose(_run(lib, x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [4, 16])
+def test_explicit_vectors(lanes):
+    """Inside a vectorized loop, also where other loops have other widths."""
+    x, y = tirx.decl_buffer((lanes + 3,)), tirx.decl_buffer((lanes + 3,))
+    whole = emit.vectorized(lanes, lambda j: emit.store(y, tirx.exp(x[j]), j))
+    rest = emit.serial(3, lambda j: emit.store(y, tirx.exp(x[lanes + j]), lanes + j))
+    func = tirx.PrimFunc([x, y], emit.seq(whole, rest)).with_attr("global_symbol", "main")
+    lib = tvm.compile(tvm.IRModule({"main": legalize_math(func)}), target=TARGET)
+    values = np.linspace(-3, 3, lanes + 3).astype("float32")
+    np.testing.assert_allclose(_run(lib, values), np.exp(values.astype("float64")), rtol=1e-6)
