@@ -33,7 +33,9 @@ def serial(extent: Expr | int, body: Body, name: str = "i") -> Stmt:
     known = extent if isinstance(extent, int) else as_int(simplify(extent))
     if known == 0:
         return tirx.Evaluate(const(0))
-    return body(const(0)) if known == 1 and isinstance(extent, int) else _loop(extent, body, ForKind.SERIAL, name)
+    if known == 1 and isinstance(extent, int):
+        return body(const(0))
+    return _loop(extent, body, ForKind.SERIAL, name)
 
 
 def parallel(extent: Expr | int, body: Body, name: str = "task") -> Stmt:
@@ -137,7 +139,7 @@ def unflatten(index: Expr, extents: list[Expr | int]) -> list[Expr]:
         if as_int(extent) == 1:
             coordinates.append(const(0))
             continue
-        # never 0: TVM folds a division by what a branch proves to be 0 into an error, though the loop is empty then
+        # Never 0: TVM folds a division by what a branch proves to be 0 into an error, though the loop is empty.
         extent = const(extent) if isinstance(extent, int) else tirx.max(extent, const(1))
         coordinates.append(tirx.truncmod(index, extent))
         index = tirx.truncdiv(index, extent)

@@ -5,8 +5,8 @@
     with T.attr(0, "pragma_import_llvm", "define float @tvm_dyn_exp_f32x1(float %x) { ... }"):
         y[i] = tvm_dyn.exp(x[i])
 
-The operators ``tvm_dyn.*`` become calls of those functions, which LLVM inlines, in the last of TVM's passes: on
-polynomials of nested calls that are spelled out in TIR, its simplifier does not come to an end.
+The operators ``tvm_dyn.*`` become calls of those functions, which LLVM inlines, in the last of TVM's passes:
+its simplifier does not come to an end over polynomials of nested calls that are spelled out in TIR.
 
 Largest errors against the exact value, over the whole range of float32 (tested): exp 1.1 ulp, log 1 ulp,
 sigmoid 2.5 ulp, tanh 5 ulp, erf 6.5 ulp. NaN, infinities, overflow, underflow and denormals come out as in
@@ -33,7 +33,7 @@ _POWERS = {2: "square", 3: "cube"}
 def legalize_math(func: PrimFunc) -> PrimFunc:
     """Replace exp, log, tanh, sigmoid, erf and small constant powers of float32, float16 and bfloat16.
 
-    Other functions of bfloat16, which LLVM has none of, go through float32.
+    Functions on vectors, be it through a vectorized loop, come in every width that occurs.
     """
     body = tvm_ffi.structural_map(func.body, (Call, _rewrite), order="post")
     calls = [c for c in collect(body, Call) if getattr(c.op, "name", "").startswith(_PREFIX)]

@@ -23,7 +23,13 @@ from tvm_dyn.schedules.common import (
 from tvm_dyn.schedules.matmul_kernel import Matmul, MatmulKernel, MatmulTile
 from tvm_dyn.schedules.stage import top_level
 
-_ACC_DTYPE = {"float32": "float32", "float64": "float64", "int32": "int32", "float16": "float32"}
+_ACC_DTYPE = {
+    "float32": "float32",
+    "float64": "float64",
+    "int32": "int32",
+    "float16": "float32",
+    "bfloat16": "float32",
+}
 
 
 def apply(func: PrimFunc, target: Target) -> Schedule | None:

@@ -37,7 +37,7 @@ class Component:
     def dtype(self) -> str:
         """Type to accumulate in: half precision sums in single precision."""
         dtype = str(self.store.buffer.dtype)
-        return "float32" if dtype == "float16" else dtype
+        return "float32" if dtype in ("float16", "bfloat16") else dtype
 
     def combine(self, a: Expr, b: Expr) -> Expr:
         return _COMBINERS[self.operator](a, b)
