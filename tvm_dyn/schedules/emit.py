@@ -139,7 +139,7 @@ def unflatten(index: Expr, extents: list[Expr | int]) -> list[Expr]:
         if as_int(extent) == 1:
             coordinates.append(const(0))
             continue
-        # Never 0: TVM folds a division by what a branch proves to be 0 into an error, though the loop is empty.
+        # Never 0: TVM makes an error of a division by what a branch proves to be 0, though the loop is empty.
         extent = const(extent) if isinstance(extent, int) else tirx.max(extent, const(1))
         coordinates.append(tirx.truncmod(index, extent))
         index = tirx.truncdiv(index, extent)
