@@ -32,7 +32,9 @@ def run(executable: relax.VMExecutable, rows: int) -> tuple[np.ndarray, np.ndarr
 def test_three_ways_in(how):
     target = host_target()
     if how == "named":
-        executable = tvm.compile(relax.get_pipeline("tvm_dyn", target=target)(module()), target, relax_pipeline=None)
+        executable = tvm.compile(
+            relax.get_pipeline("tvm_dyn", target=target)(module()), target, relax_pipeline=None
+        )
     elif how == "build":
         executable = pipeline.build(module())
     else:
@@ -57,7 +59,9 @@ def test_dumps_and_progress(tmp_path):
     pipeline.build(module(), dump=tmp_path / "phases", progress=seen.append)
     names = [name for name, _ in pipeline.phases(host_target())]
     assert seen == [*names, "code generation"]
-    assert sorted(p.name for p in (tmp_path / "phases").iterdir()) == [f"{k}_{n}.py" for k, n in enumerate(names)]
+    assert sorted(p.name for p in (tmp_path / "phases").iterdir()) == [
+        f"{k}_{n}.py" for k, n in enumerate(names)
+    ]
     assert "R.call_tir" in (tmp_path / "phases" / "1_legalize.py").read_text()
 
 
@@ -67,6 +71,6 @@ def test_a_failure_names_its_phase(monkeypatch):
         raise ValueError("no")
 
     monkeypatch.setattr(pipeline, "phases", lambda target: [("legalize", [fail])])
-    with pytest.raises(CompileError, match="'legalize' failed.*no") as caught:
+    with pytest.raises(CompileError, match=r"'legalize' failed.*no") as caught:
         pipeline.build(module())
     assert caught.value.stage == "compile"

@@ -1,7 +1,7 @@
 """The compilation pipeline as a table of contents: ordered passes in named phases.
 
-    tvm.compile(mod, target, relax_pipeline=relax.get_pipeline("tvm_dyn", target=target))
-    relax.get_pipeline("tvm_dyn", target=target)(mod)
+tvm.compile(mod, target, relax_pipeline=relax.get_pipeline("tvm_dyn", target=target))
+relax.get_pipeline("tvm_dyn", target=target)(mod)
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def pipeline(
 ) -> tvm.transform.Pass:
     """The whole pipeline as one module pass.
 
-    target: by default the target in scope, else the host CPU. dump: a folder that gets the module as TVMScript after each
-    phase, `<number>_<phase>.py`. progress: called with the name of each phase as it starts.
+    target: by default the target in scope, else the host CPU. dump: a folder that gets the module as TVMScript after
+    each phase, `<number>_<phase>.py`. progress: called with the name of each phase as it starts.
     """
 
     @tvm.transform.module_pass(opt_level=0, name="tvm_dyn")
@@ -127,7 +127,9 @@ def build(
         return generate(pipeline(chosen, dump, note)(mod))
     except TvmDynError:
         raise
-    except Exception as error:  # TVM raises whatever its passes raise; callers get one kind, with the cause attached
+    except (
+        Exception
+    ) as error:  # TVM raises whatever its passes raise; callers get one kind, with the cause attached
         raise CompileError(f"phase '{phase}' failed: {error}") from error
 
 

@@ -23,11 +23,15 @@ def parse(text: str, opset: int = 18, **initializers: Any) -> onnx.ModelProto:
 def reference(model: onnx.ModelProto, arrays: list[np.ndarray]) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return session.run(None, dict(zip([i.name for i in session.get_inputs()], arrays, strict=True)))
 
 
-def assert_like_onnxruntime(model: onnx.ModelProto, *calls: list[np.ndarray], dims: Any = None) -> tvm_dyn.Library:
+def assert_like_onnxruntime(
+    model: onnx.ModelProto, *calls: list[np.ndarray], dims: Any = None
+) -> tvm_dyn.Library:
     """Every call of the one compiled library gives onnxruntime's outputs, shapes and types included."""
     library = tvm_dyn.compile(model, dims=dims)
     for arrays in calls:

@@ -13,7 +13,9 @@ def test_equal_or_one_is_decided_by_each_call():
         "{ a = Add(x, z)\n b = Less(a, x)\n y = Where(b, a, z)\n w = Mul(a, v) }"
     )
     calls = [(3, 3, 4), (1, 5, 1), (5, 1, 4), (1, 1, 4), (0, 1, 4), (7, 7, 1)]
-    library = assert_like_onnxruntime(model, *[[normal(n, 4), normal(m, 4, seed=1), normal(k)] for n, m, k in calls])
+    library = assert_like_onnxruntime(
+        model, *[[normal(n, 4), normal(m, 4, seed=1), normal(k)] for n, m, k in calls]
+    )
     with pytest.raises(CallError, match=r"Add.*equal or 1") as caught:
         library(normal(3, 4), normal(2, 4), normal(4))
     assert caught.value.stage == "call"
@@ -21,13 +23,16 @@ def test_equal_or_one_is_decided_by_each_call():
 
 
 def test_a_join_absorbs_its_dims():
-    model = parse("g (float[n,2] x, float[m,2] z) => (float[o] y) { a = Add(x, z)\n b = Mul(a, x)\n y = Concat<axis=1>(a, b) }")
+    model = parse(
+        "g (float[n,2] x, float[m,2] z) => (float[o] y) { a = Add(x, z)\n b = Mul(a, x)\n y = Concat<axis=1>(a, b) }"
+    )
     assert_like_onnxruntime(model, *[[normal(n, 2), normal(m, 2)] for n, m in ((2, 2), (1, 3), (3, 1))])
 
 
 def test_a_table_sliced_to_the_length_bounds_the_length():
     model = parse(
-        "g (float[b,s,4] x) => (float[o] y) { l = Shape<start=1, end=2>(x)\n t = Slice(table, zero, l, zero)\n y = Add(x, t) }",
+        "g (float[b,s,4] x) => (float[o] y) { l = Shape<start=1, end=2>(x)\n"
+        "t = Slice(table, zero, l, zero)\n y = Add(x, t) }",
         table=normal(8, 4),
         zero=np.array([0]),
     )
@@ -40,7 +45,9 @@ def test_a_table_sliced_to_the_length_bounds_the_length():
 @pytest.mark.parametrize("op", ["Min", "Max", "Sum", "Mean"])
 def test_variadic_operators_broadcast(op):
     model = parse(f"g (float[n,4] x, float[m,4] z, float[1,k] v) => (float[o] y) {{ y = {op}(x, z, v) }}")
-    assert_like_onnxruntime(model, [normal(3, 4), normal(1, 4), normal(1, 1)], [normal(1, 4), normal(2, 4), normal(1, 4)])
+    assert_like_onnxruntime(
+        model, [normal(3, 4), normal(1, 4), normal(1, 1)], [normal(1, 4), normal(2, 4), normal(1, 4)]
+    )
 
 
 def test_integer_arithmetic_follows_onnx():

@@ -20,7 +20,10 @@ def test_function_bodies_and_local_functions():
 
 
 def test_constants_are_folded_whatever_their_size():
-    model = parse("g (float[n,64] x) => (float[o] y) { t = Transpose<perm=[1,0]>(w)\n s = Mul(t, t)\n y = MatMul(x, s) }", w=normal(8, 64))
+    model = parse(
+        "g (float[n,64] x) => (float[o] y) { t = Transpose<perm=[1,0]>(w)\n s = Mul(t, t)\n y = MatMul(x, s) }",
+        w=normal(8, 64),
+    )
     main = import_onnx(model)["main"]
     assert "permute_dims" not in main.script(show_meta=False)
 
@@ -46,7 +49,11 @@ def test_a_condition_from_the_run_keeps_both_branches():
 
 def test_an_unknown_operator_is_named_with_its_node():
     model = parse("g (float[n] x) => (float[o] y) { y = Relu(x) }")
-    model.graph.node[0].op_type, model.graph.node[0].domain, model.graph.node[0].name = "Fancy", "acme", "the_node"
+    model.graph.node[0].op_type, model.graph.node[0].domain, model.graph.node[0].name = (
+        "Fancy",
+        "acme",
+        "the_node",
+    )
     model.opset_import.append(onnx.helper.make_opsetid("acme", 1))
     with pytest.raises(UnsupportedOperatorError, match=r"'the_node'.*Fancy.*'acme'") as caught:
         import_onnx(model)

@@ -37,7 +37,9 @@ def test_reshapes():
 
 def test_reshape_to_a_shape_from_the_run():
     model = parse("g (float[n,6] x, int64[3] s) => (float[o] y) { t = Reshape(x, s)\n y = Exp(t) }")
-    assert_like_onnxruntime(model, [normal(4, 6), ints(2, -1, 3)], [normal(5, 6), ints(0, 6, 1)], [normal(1, 6), ints(1, 2, 3)])
+    assert_like_onnxruntime(
+        model, [normal(4, 6), ints(2, -1, 3)], [normal(5, 6), ints(0, 6, 1)], [normal(1, 6), ints(1, 2, 3)]
+    )
 
 
 def test_splits_and_concats():
@@ -55,12 +57,15 @@ def test_gather_counts_from_the_end():
         "{ y = Gather(x, i)\n z = Gather<axis=1>(x, last)\n w = Gather(x, last) }",
         last=np.array(-1),
     )
-    assert_like_onnxruntime(model, [normal(4, 3), ints(0, -1, 2)], [normal(2, 3), ints(-2)], [normal(1, 3), ints(0, 0, -1, 0)])
+    assert_like_onnxruntime(
+        model, [normal(4, 3), ints(0, -1, 2)], [normal(2, 3), ints(-2)], [normal(1, 3), ints(0, 0, -1, 0)]
+    )
 
 
 def test_repeats():
     model = parse(
-        "g (float[n,3] x, int64[2] r) => (float[o] y, float[p] z) { y = Tile(x, r)\n z = Tile(x, fixed) }", fixed=ints(3, 2)
+        "g (float[n,3] x, int64[2] r) => (float[o] y, float[p] z) { y = Tile(x, r)\n z = Tile(x, fixed) }",
+        fixed=ints(3, 2),
     )
     assert_like_onnxruntime(model, [normal(2, 3), ints(1, 2)], [normal(5, 3), ints(3, 1)])
 
@@ -73,12 +78,15 @@ def test_ranges():
         quarter=np.array(0.25, "float32"),
     )
     for a, b in ((0, 7), (-5, 4), (4, -5)):
-        assert_like_onnxruntime(model, [np.array(a), np.array(b), np.array(0.5, "float32"), np.array(2.1, "float32")])
+        assert_like_onnxruntime(
+            model, [np.array(a), np.array(b), np.array(0.5, "float32"), np.array(2.1, "float32")]
+        )
 
 
 def test_shape_values_reach_tensors():
     model = parse(
-        "g (float[n,m] x) => (int64[o] y, float[p] z, int64 s) { y = Shape(x)\n f = Cast<to=1>(y)\n z = Mul(f, half)\n s = Size(x) }",
+        "g (float[n,m] x) => (int64[o] y, float[p] z, int64 s) "
+        "{ y = Shape(x)\n f = Cast<to=1>(y)\n z = Mul(f, half)\n s = Size(x) }",
         half=np.array(0.5, "float32"),
     )
     assert_like_onnxruntime(model, [normal(3, 5)], [normal(1, 8)])

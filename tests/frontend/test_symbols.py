@@ -35,7 +35,10 @@ def test_any_name_gives_its_own_symbol():
     )
     found = signature(model)
     assert len(found["dims"]) == 4
-    assert {a for d in found["dims"].values() for a in d["aliases"]} >= {"p2o.DynamicDimension.0", "floor(h/2 - 1/2) + 1"}
+    assert {a for d in found["dims"].values() for a in d["aliases"]} >= {
+        "p2o.DynamicDimension.0",
+        "floor(h/2 - 1/2) + 1",
+    }
     assert all(name.isidentifier() for name in found["dims"])
 
 
@@ -54,12 +57,17 @@ def test_contraction_dims_are_unified_and_say_why():
 
 
 def test_a_dim_that_must_be_a_number_becomes_it():
-    found = signature(parse("g (float[m,k] x) => (float[o] y) { y = MatMul(x, w) }", w=np.ones((3, 1), "float32")))
+    found = signature(
+        parse("g (float[m,k] x) => (float[o] y) { y = MatMul(x, w) }", w=np.ones((3, 1), "float32"))
+    )
     assert found["inputs"][0]["shape"] == ["m", 3]
 
 
 def test_concat_unifies_through_sums():
-    text = "g (float[p,4] past, float[s,4] x, float[t,4] z) => (float[o] y) { a = Concat<axis=0>(past, x)\n y = Concat<axis=1>(a, z) }"
+    text = (
+        "g (float[p,4] past, float[s,4] x, float[t,4] z) => (float[o] y) "
+        "{ a = Concat<axis=0>(past, x)\n y = Concat<axis=1>(a, z) }"
+    )
     found = signature(parse(text))
     assert found["inputs"][2]["shape"][0] in ("p + s", "s + p")
 
@@ -72,7 +80,7 @@ def test_facts_narrow_and_name_dims():
 
 
 def test_a_fact_about_no_dim_names_those_there_are():
-    with pytest.raises(ModelImportError, match="'seq'.*'b'"):
+    with pytest.raises(ModelImportError, match=r"'seq'.*'b'"):
         import_onnx(parse("g (float[b,4] x) => (float[o] y) { y = Relu(x) }"), {"seq": Dim(1, 8)})
 
 

@@ -66,9 +66,9 @@ def test_asserted_equality_gives_the_shape_back():
     @I.ir_module
     class Expected:
         @R.function(pure=False)
-        def main(
-            x: R.Tensor(("n", 4), "float32"), y: R.Tensor(("m", 4), "float32")
-        ) -> R.Tensor(("n", 4), "float32"):
+        def main(x: R.Tensor(("n", 4), "float32"), y: R.Tensor(("m", 4), "float32")) -> R.Tensor(
+            ("n", 4), "float32"
+        ):
             n, m = T.int64(), T.int64()
             R.assert_op(R.prim_value(n == m), [n, m], format="{} {}")
             with R.dataflow():

@@ -9,7 +9,14 @@ from onnx.reference import ReferenceEvaluator
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.value import Value
 
-_NOT_DETERMINISTIC = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"}
+_NOT_DETERMINISTIC = {
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+}
 _CONTROL = {"If", "Loop", "Scan", "SequenceMap"}
 # Folding must not blow up memory: an Expand of a constant may be huge while its kernel is free.
 _MAX_BYTES = 1 << 28
@@ -57,8 +64,13 @@ def _evaluate(node: Node) -> list[np.ndarray]:
     graph = onnx.helper.make_graph(
         [proto],
         "fold",
-        [onnx.helper.make_tensor_value_info(k, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), None) for k, v in feeds.items()],
+        [
+            onnx.helper.make_tensor_value_info(k, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), None)
+            for k, v in feeds.items()
+        ],
         [onnx.ValueInfoProto(name=name) for name in proto.output],
     )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(node.proto.domain, node.opset)])
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid(node.proto.domain, node.opset)]
+    )
     return list(ReferenceEvaluator(model).run(None, feeds))

@@ -1,4 +1,4 @@
-"""What a converter may do: emit Relax, read shapes and contents, state an assumption, align operands for broadcasting."""
+"""What a converter may do: emit Relax, read shapes and contents, state assumptions, align operands to broadcast."""
 
 from __future__ import annotations
 
@@ -98,7 +98,11 @@ class Context:
             return value.expr
         cached = self._tensors.get(id(value))
         if cached is None:
-            expr = relax.const(value.const, str(value.const.dtype)) if value.is_const else self._from_elements(value)
+            expr = (
+                relax.const(value.const, str(value.const.dtype))
+                if value.is_const
+                else self._from_elements(value)
+            )
             if self._branch_depth:  # a binding made inside a branch is not visible outside it
                 return expr
             self._tensors[id(value)] = cached = (value, expr)
@@ -148,7 +152,7 @@ class Context:
         shape = self.shape(value)
         if not all(isinstance(d, int) for d in shape) or math.prod(shape) > MAX_ELEMENTS:
             raise ModelImportError(
-                f"{self.label}: an operand that describes a shape must have a fixed small number of elements, got {shape}"
+                f"{self.label}: an operand that describes a shape must have a small fixed size, but it is {shape}"
             )
         return self._runtime_elements(value, tuple(shape), signed)
 
@@ -160,8 +164,10 @@ class Context:
         if signed:
             flat = relax.op.add(flat, relax.const(_OFFSET, "int64"))
         symbols = [self.fresh_symbol("v") for _ in range(size)]
-        self.bb.match_cast(self.bb.emit(relax.op.tensor_to_shape(self.bb.emit(flat))), relax.ShapeType(symbols))
-        # Impure, and so a border between dataflow blocks: within one, TVM's FuseOps moves users ahead of the match_cast.
+        self.bb.match_cast(
+            self.bb.emit(relax.op.tensor_to_shape(self.bb.emit(flat))), relax.ShapeType(symbols)
+        )
+        # Impure, and so a border between dataflow blocks: within one, FuseOps moves users ahead of the match_cast.
         nonnegative = tirx.all(*[symbol >= 0 for symbol in symbols]) if size > 1 else symbols[0] >= 0
         self.bb.emit(assertion(nonnegative, [], f"{self.label}: a run-time extent is negative"))
         items = [s - _OFFSET for s in symbols] if signed else symbols
@@ -242,10 +248,18 @@ class Context:
         if self._only_equal(a, b):
             return self.require_equal(a, b, "dims that broadcast")
         never_one = [self.facts.known_unequal(d, 1) for d in (a, b)]
-        joined = a if never_one[0] else b if never_one[1] else simplify(broadcast_dim(a, b, self.facts), self.facts)
+        joined = (
+            a
+            if never_one[0]
+            else b
+            if never_one[1]
+            else simplify(broadcast_dim(a, b, self.facts), self.facts)
+        )
         if any(self.facts.prove_equal(joined, d) for d in (a, b)) and not any(never_one):
             return joined  # one absorbs the other: they were joined before
-        alternatives = [_expr(a) == _expr(b)] + [_expr(d) == 1 for d, no in zip((a, b), never_one, strict=True) if not no]
+        alternatives = [_expr(a) == _expr(b)] + [
+            _expr(d) == 1 for d, no in zip((a, b), never_one, strict=True) if not no
+        ]
         text = f"{self.label}: dims that broadcast must be equal or 1: {to_text(a)} and {to_text(b)}"
         self.require(tirx.any(*alternatives), [a, b], text)
         self.facts.assume_compatible(a, b)
@@ -272,8 +286,12 @@ class Context:
             if not _is_one(dim) and not self.facts.prove_equal(dim, shape[axis + offset])
         ]
         if not unproved:
-            return self.cast_shape(value, [d if _is_one(d) else shape[axis + offset] for axis, d in enumerate(own)])
-        return self.expand(value, [dim if _is_one(dim) else shape[axis + offset] for axis, dim in enumerate(own)])
+            return self.cast_shape(
+                value, [d if _is_one(d) else shape[axis + offset] for axis, d in enumerate(own)]
+            )
+        return self.expand(
+            value, [dim if _is_one(dim) else shape[axis + offset] for axis, dim in enumerate(own)]
+        )
 
     def expand(self, value: Value, target: Sequence[Any]) -> Value:
         """Numpy's broadcast_to; an extent is 1 or the target's, decided at run time where it is not known.
@@ -301,12 +319,16 @@ class Context:
         return self.emit_te(broadcast_to, self.tensor(value), own, list(target))
 
     def cast_shape(self, value: Value, shape: Sequence[Any]) -> Value:
-        """The same tensor with its extents written as `shape`, which are known to be equal; costs nothing at run time."""
+        """The same tensor with its extents written as `shape`, which are known to be equal; free at run time."""
         own = self.shape(value)
         if all(tvm_ffi.structural_equal(_expr(a), _expr(b)) for a, b in zip(own, shape, strict=True)):
             return value
-        # not a match_cast: TVM's CanonicalizeBindings recurses without end where `shape` mentions the symbol it stands for
-        return Value(expr=self.bb.emit(relax.op.reshape(self.tensor(value), relax.ShapeExpr([_expr(d) for d in shape]))))
+        # not a match_cast: CanonicalizeBindings recurses without end where `shape` mentions the symbol it replaces
+        return Value(
+            expr=self.bb.emit(
+                relax.op.reshape(self.tensor(value), relax.ShapeExpr([_expr(d) for d in shape]))
+            )
+        )
 
     def elementwise(self, name: str, function: Callable[..., Any], *values: Value) -> Value:
         """An elementwise kernel with numpy broadcasting: `function` takes and gives scalars as prim expressions."""
@@ -317,7 +339,10 @@ class Context:
                 picks = []
                 for tensor in tensors:
                     here = index[len(index) - len(tensor.shape) :]
-                    one = [tirx.const(0, "int64") if _is_one(_int_or_expr(d)) else i for d, i in zip(tensor.shape, here)]
+                    one = [
+                        tirx.const(0, "int64") if _is_one(_int_or_expr(d)) else i
+                        for d, i in zip(tensor.shape, here, strict=True)
+                    ]
                     picks.append(tensor(*one))
                 return function(*picks)
 

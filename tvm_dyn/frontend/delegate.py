@@ -13,7 +13,7 @@ from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.value import Value
 
-# Operators whose TVM converter gives wrong results or misreads the standard; they need a converter of ours or a function body.
+# Operators whose TVM converter is wrong or misreads the standard: they need one of ours or a function body.
 _WRONG = {"Attention", "Loop", "Scan"}
 
 
@@ -25,7 +25,11 @@ def _converters() -> dict[str, Any]:
 
 
 def supports(node: Node) -> bool:
-    return node.op_type in _converters() and node.op_type not in _WRONG and node.domain in ("", "com.microsoft", "ai.onnx.ml")
+    return (
+        node.op_type in _converters()
+        and node.op_type not in _WRONG
+        and node.domain in ("", "com.microsoft", "ai.onnx.ml")
+    )
 
 
 def convert(ctx: Context, node: Node) -> list[Value]:

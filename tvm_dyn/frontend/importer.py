@@ -85,7 +85,9 @@ class GraphImporter:
 
     def _parameter(self, info: onnx.ValueInfoProto) -> relax.Var:
         if not info.type.HasField("tensor_type"):
-            raise UnsupportedOperatorError(f"input '{info.name}' is not a tensor: sequences and optionals are not supported as inputs")
+            raise UnsupportedOperatorError(
+                f"input '{info.name}' is not a tensor: sequences and optionals are not supported as inputs"
+            )
         tensor = info.type.tensor_type
         if not tensor.HasField("shape"):
             raise UnsupportedOperatorError(f"input '{info.name}' has no rank: declare its dims in the model")
@@ -93,7 +95,9 @@ class GraphImporter:
             d.dim_value if d.HasField("dim_value") else self._symbols.resolve(d.dim_param, info.name, axis)
             for axis, d in enumerate(tensor.shape.dim)
         ]
-        return relax.Var(signature.identifier(info.name), relax.TensorType(dims, dtype_name(tensor.elem_type, info.name)))
+        return relax.Var(
+            signature.identifier(info.name), relax.TensorType(dims, dtype_name(tensor.elem_type, info.name))
+        )
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
@@ -115,7 +119,9 @@ class GraphImporter:
         finally:
             self.ctx.node = outer
         if len(results) < len([o for o in node.outputs if o]):
-            raise ModelImportError(f"{node.label} has {len(node.outputs)} outputs, of which {len(results)} are supported")
+            raise ModelImportError(
+                f"{node.label} has {len(node.outputs)} outputs, of which {len(results)} are supported"
+            )
         self.values.update({name: value for name, value in zip(node.outputs, results, strict=False) if name})
 
     def dispatch(self, node: Node) -> list[Value | None]:
@@ -133,7 +139,9 @@ class GraphImporter:
             result = delegate.convert(self.ctx, node)
         if result is NotImplemented:
             domain = f" of domain '{node.domain}'" if node.domain else ""
-            raise UnsupportedOperatorError(f"{node.label}: operator {node.op_type}{domain} (opset {node.opset}) is not supported")
+            raise UnsupportedOperatorError(
+                f"{node.label}: operator {node.op_type}{domain} (opset {node.opset}) is not supported"
+            )
         return result if isinstance(result, list) else [result]
 
     def _lookup(self, name: str) -> Value:
@@ -144,7 +152,9 @@ class GraphImporter:
             raise UnsupportedOperatorError(f"value '{name}' is an optional output that is not supported")
         return value
 
-    def subgraph(self, graph: onnx.GraphProto, bound: Mapping[str, Value | None] | None = None) -> list[Value]:
+    def subgraph(
+        self, graph: onnx.GraphProto, bound: Mapping[str, Value | None] | None = None
+    ) -> list[Value]:
         """The outputs of a nested graph, which sees the values around it; `bound` gives its inputs."""
         outer = self.values
         self.values = ChainMap({**_initializers(graph), **(bound or {})}, outer)
@@ -175,6 +185,6 @@ def _initializers(graph: onnx.GraphProto) -> dict[str, Value | None]:
 def first_line(error: Exception) -> str:
     """The line of an error that says what went wrong."""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error" in line or "heck failed" in line), lines[0])[:400]
-
-
+    return next((line for line in reversed(lines) if "Error" in line or "heck failed" in line), lines[0])[
+        :400
+    ]

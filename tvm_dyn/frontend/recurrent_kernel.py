@@ -32,8 +32,8 @@ class Cell:
 
     kind: "LSTM", "GRU" or "RNN". gates: gate count. activations: per direction, the functions in ONNX order.
     reverse: per direction. clip: bound of the gate inputs. late_reset: GRU's linear_before_reset = 1.
-    coupled: LSTM's input_forget = 1. peephole, has_lengths, has_h0, has_c0: which optional buffers there are. rounded: the state enters the product as the nearest of 256
-    levels between its extremes, as in DynamicQuantizeLSTM.
+    coupled: LSTM's input_forget = 1. peephole, has_lengths, has_h0, has_c0: which optional buffers there are.
+    rounded: the state enters the product as the nearest of 256 levels between its extremes, as in DynamicQuantizeLSTM.
     """
 
     kind: str

@@ -24,7 +24,9 @@ class _Entry:
 _TABLE: dict[tuple[str, str], list[_Entry]] = defaultdict(list)
 
 
-def converter(*op_types: str, since: int = 1, until: int | None = None, domain: str = "") -> Callable[[Converter], Converter]:
+def converter(
+    *op_types: str, since: int = 1, until: int | None = None, domain: str = ""
+) -> Callable[[Converter], Converter]:
     """Register a converter for `op_types` from opset `since` up to and including `until`."""
 
     def register(convert: Converter) -> Converter:
@@ -37,7 +39,9 @@ def converter(*op_types: str, since: int = 1, until: int | None = None, domain: 
 
 def find(op_type: str, opset: int, domain: str = "") -> Converter | None:
     """The converter for an operator at an opset version: the one with the highest `since` that covers it."""
-    entries = [e for e in _TABLE[domain, op_type] if e.since <= opset and (e.until is None or opset <= e.until)]
+    entries = [
+        e for e in _TABLE[domain, op_type] if e.since <= opset and (e.until is None or opset <= e.until)
+    ]
     return max(entries, key=lambda e: e.since).convert if entries else None
 
 

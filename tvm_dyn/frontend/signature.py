@@ -1,4 +1,4 @@
-"""The signature of an imported model as data: what the runtime checks, `info` prints and an exported library carries."""
+"""The signature of an imported model as data: what calls are checked against, and what a library carries."""
 
 from __future__ import annotations
 

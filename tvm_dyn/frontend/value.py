@@ -1,4 +1,4 @@
-"""What the importer knows of one ONNX value: a constant, the symbolic content of a small tensor, or a Relax expression."""
+"""What the importer knows of an ONNX value: a constant, the symbolic content of a small tensor, or an expression."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Value:
     """One ONNX value. Exactly one of the fields is set.
 
     const: the array, known at import.
-    elements: object array (shape = the tensor's shape) of Python ints, bools, floats and TVM prim expressions over shape symbols.
+    elements: object array (of the tensor's shape) of Python numbers and TVM prim expressions over shape symbols.
     expr: a Relax expression (tensor or, for sequences, a tuple).
     """
 

@@ -4,8 +4,8 @@
     R.call_tir(f, (x,), ...)                            ->  R.call_tir(f1, (x,), ...)
     @T.prim_func f(x: T.Buffer((T.min(n, 512), 4)))         @T.prim_func f1(x: T.Buffer((n, 4)))
 
-A PrimFunc that an importer made keeps the extents as they were known then. Once shape propagation knows better, producer
-and consumer name one extent in two forms, which FuseTIR takes for two extents.
+A PrimFunc that an importer made keeps the extents as they were known then. Once shape propagation knows better,
+producer and consumer name one extent in two forms, which FuseTIR takes for two extents.
 """
 
 from __future__ import annotations
@@ -121,7 +121,11 @@ def _renamed(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.PrimFunc
     forms: list[tuple[Any, Any]] = []
     for position, dims in shapes.items():
         old = func.params[position]
-        forms += [(a, b) for a, b in zip(old.ty.shape, dims, strict=True) if not isinstance(a, tirx.IntImm | tvm.ir.Var)]
+        forms += [
+            (a, b)
+            for a, b in zip(old.ty.shape, dims, strict=True)
+            if not isinstance(a, tirx.IntImm | tvm.ir.Var)
+        ]
         buffers[old] = tirx.decl_buffer(
             dims,
             old.ty.dtype,

@@ -29,9 +29,7 @@ class FunctionShapes:
     impure. ``checks_added`` counts the checks that the rewritten function has and the original had not.
     """
 
-    def __init__(
-        self, func: relax.Function, renamed: dict[ir.GlobalVar, ir.GlobalVar], may_assert: bool
-    ):
+    def __init__(self, func: relax.Function, renamed: dict[ir.GlobalVar, ir.GlobalVar], may_assert: bool):
         self.func = func
         self.facts = FunctionFacts.of_function(func)
         self.checks_added = 0

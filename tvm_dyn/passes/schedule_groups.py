@@ -1,7 +1,7 @@
 """Give every PrimFunc of the module a schedule for the target, so that nothing runs unscheduled.
 
-    @T.prim_func fused_matmul_add(...)        @T.prim_func fused_matmul_add(...)   tirx.is_scheduled
-        for i, j, k in T.grid(n, 768, 768) ->     for i0 in T.parallel((n + 5) // 6): ...  T.vectorized(16)
+@T.prim_func fused_matmul_add(...)        @T.prim_func fused_matmul_add(...)   tirx.is_scheduled
+    for i, j, k in T.grid(n, 768, 768) ->     for i0 in T.parallel((n + 5) // 6): ...  T.vectorized(16)
 """
 
 from __future__ import annotations

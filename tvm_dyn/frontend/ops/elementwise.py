@@ -99,7 +99,12 @@ def mod(ctx: Context, node: Node) -> Value:
 @converter("Pow", since=7)
 def pow_(ctx: Context, node: Node) -> Value:
     base, exponent = node.data(0), node.data(1)
-    if exponent.is_const and exponent.const.size == 1 and _is_float(base.dtype) and exponent.const.item() in (2.0, 0.5):
+    if (
+        exponent.is_const
+        and exponent.const.size == 1
+        and _is_float(base.dtype)
+        and exponent.const.item() in (2.0, 0.5)
+    ):
         tensor = ctx.tensor(base)
         if exponent.const.ndim <= ctx.rank(base):
             return ctx.emit(op.multiply(tensor, tensor) if exponent.const.item() == 2.0 else op.sqrt(tensor))
@@ -196,7 +201,10 @@ def cast(ctx: Context, node: Node) -> Any:
         target = str(onnx.helper.tensor_dtype_to_np_dtype(node.attr("to")))
     if source == target:
         return node.data()
-    if not all(d in FORMATS or (d.startswith(_PLAIN_CASTS) and not d.startswith(("float8", "float4"))) for d in (source, target)):
+    if not all(
+        d in FORMATS or (d.startswith(_PLAIN_CASTS) and not d.startswith(("float8", "float4")))
+        for d in (source, target)
+    ):
         raise UnsupportedOperatorError(f"{node.label}: a cast from {source} to {target} is not supported")
     if source in FORMATS or target in FORMATS:
         return cast_float8(ctx, node, source, target)

@@ -90,10 +90,8 @@ class _Sampler:
     def _coordinate(self, normalized: Any, extent: Any) -> Any:
         """In elements; beyond the borders moved inside where the padding says so."""
         length, one, half = f32(extent), f32(1), f32(0.5)
-        if self._align:
-            x = (normalized + one) * half * (length - one)
-        else:
-            x = ((normalized + one) * length - one) * half
+        shifted = normalized + one
+        x = shifted * half * (length - one) if self._align else (shifted * length - one) * half
         if self._mode == "nearest":
             x = tirx.nearbyint(x)
         low, high = self._borders(extent)

@@ -90,11 +90,8 @@ def _granularity(ctx: Context, node: Node, rank: int) -> Callable[[te.Tensor, An
     scale = ctx.shape(node.data(1))
     axis = node.attr("axis", 1) % max(rank, 1)
     block = node.attr("block_size", 0)
-    if scale and not block:
-        if scale[0] != 1 or rank == 1:
-            data_extent = ctx.shape(node.data(0))[axis]
-            if scale[0] != 1:
-                ctx.require_equal(data_extent, scale[0], "the axis and the number of its scales")
+    if scale and not block and scale[0] != 1:
+        ctx.require_equal(ctx.shape(node.data(0))[axis], scale[0], "the axis and the number of its scales")
 
     def pick(table: te.Tensor, index: Any) -> list[Any]:
         if not table.shape:

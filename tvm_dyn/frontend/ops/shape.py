@@ -20,6 +20,7 @@ from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value, constant, symbols
 from tvm_dyn.symbolic import divide_exact, simplify
 
+
 def product(dims: Sequence[Any]) -> Any:
     result: Any = 1
     for dim in dims:
@@ -58,7 +59,9 @@ def constant_(ctx: Context, node: Node) -> Value:
             return constant(value, "float32")
         if name in ("value_int", "value_ints"):
             return constant(value, "int64")
-    raise UnsupportedOperatorError(f"{node.label}: a constant of kind {', '.join(node.attrs)} is not supported")
+    raise UnsupportedOperatorError(
+        f"{node.label}: a constant of kind {', '.join(node.attrs)} is not supported"
+    )
 
 
 @converter("Reshape")
@@ -182,7 +185,9 @@ def constant_of_shape(ctx: Context, node: Node) -> Value:
     dims = list(ctx.elements(node.data(), signed=False))
     if all(isinstance(d, int) for d in dims) and math.prod(dims) <= 64:
         return constant(np.full(dims, fill.reshape(-1)[0], fill.dtype))
-    return ctx.emit(relax.op.full(relax.ShapeExpr(dims), relax.const(fill.reshape(()), str(fill.dtype)), str(fill.dtype)))
+    return ctx.emit(
+        relax.op.full(relax.ShapeExpr(dims), relax.const(fill.reshape(()), str(fill.dtype)), str(fill.dtype))
+    )
 
 
 @converter("Concat", since=4)
@@ -195,13 +200,16 @@ def concat(ctx: Context, node: Node) -> Value:
         for i, dim in enumerate(other):
             if i != axis:
                 common[i] = ctx.require_equal(common[i], dim, f"dims at axis {i} of what is concatenated")
-    aligned = [ctx.cast_shape(v, [s[i] if i == axis else d for i, d in enumerate(common)]) for v, s in zip(values, shapes)]
+    aligned = [
+        ctx.cast_shape(v, [s[i] if i == axis else d for i, d in enumerate(common)])
+        for v, s in zip(values, shapes, strict=True)
+    ]
     return ctx.emit(relax.op.concat([ctx.tensor(v) for v in aligned], axis))
 
 
 @converter("Gather")
 def gather(ctx: Context, node: Node) -> Value:
-    """Indices count from the end when negative; beyond the axis they are clamped, so that no address leaves the tensor."""
+    """Indices count from the end when negative; beyond the axis they are clamped: no address leaves the tensor."""
     dims, index_dims = ctx.shape(node.data()), ctx.shape(node.data(1))
     axis = node.attr("axis", 0) % len(dims)
     known = node.data(1).known_elements()

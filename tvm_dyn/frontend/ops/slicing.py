@@ -24,7 +24,10 @@ def slice_(ctx: Context, node: Node) -> Value:
         starts, ends, axes, steps = node.attr("starts"), node.attr("ends"), node.attr("axes"), None
     else:
         starts, ends = list(ctx.elements(node.data(1))), list(ctx.elements(node.data(2)))
-        axes, steps = ([int(x) for x in ctx.const(v, "its axes and steps")] if v else None for v in (node.input(3), node.input(4)))
+        axes, steps = (
+            [int(x) for x in ctx.const(v, "its axes and steps")] if v else None
+            for v in (node.input(3), node.input(4))
+        )
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     begins, lengths, strides = [0] * len(dims), list(dims), [1] * len(dims)
@@ -61,7 +64,9 @@ def clamp_index(ctx: Context, value: Any, low: Any, high: Any) -> Any:
     return maximum(ctx.facts, minimum(ctx.facts, value, high), low)
 
 
-def strided_slice(ctx: Context, value: Value, begins: Sequence[Any], lengths: Sequence[Any], strides: Sequence[int]) -> Value:
+def strided_slice(
+    ctx: Context, value: Value, begins: Sequence[Any], lengths: Sequence[Any], strides: Sequence[int]
+) -> Value:
     """result[i] = value[begin + i * stride] with `lengths` elements per axis, all within bounds."""
 
     def strided_slice(x: te.Tensor, first: list[Any], extents: list[Any]) -> te.Tensor:
@@ -98,7 +103,11 @@ def _even_sizes(ctx: Context, node: Node, dim: Any, count: int) -> list[Any]:
         part = -(-dim // count)
         return [part] * (count - 1) + [dim - part * (count - 1)]
     if node.opset < 18:
-        ctx.require(tirx.floormod(dim, count) == 0, [dim], f"{node.label}: the axis must split into {count} equal parts")
+        ctx.require(
+            tirx.floormod(dim, count) == 0,
+            [dim],
+            f"{node.label}: the axis must split into {count} equal parts",
+        )
         return [simplify(tirx.floordiv(dim, count), ctx.facts)] * count
     part = simplify(tirx.floordiv(dim + (count - 1), count), ctx.facts)
     last = simplify(dim - part * (count - 1), ctx.facts)
