@@ -131,3 +131,11 @@ def test_instance_and_group_norm():
 def test_variance(axis):
     kernel = Compiled([((B, S, N), "float32")], lambda bb, x: bb.emit(op.variance(x, axis)))
     _check(kernel, lambda x: x.var(tuple(axis)), [s for s in SHAPES if 0 not in s], tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("axis", [[1], [0]])
+def test_extremes_of_infinities(dtype, axis):
+    for function, infinity in ((op.max, -np.inf), (op.min, np.inf)):
+        kernel = Compiled([((B, S), dtype)], lambda bb, x, f=function: bb.emit(f(x, axis)))
+        np.testing.assert_array_equal(kernel(np.full((40, 40), infinity, dtype)), np.full(40, infinity))

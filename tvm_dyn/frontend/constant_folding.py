@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
@@ -45,16 +47,16 @@ def fold(node: Node) -> list[Value] | None:
 def _grown_size(node: Node) -> int:
     """Elements of the result of an operator that makes much out of little."""
     if node.op_type in ("Expand", "ConstantOfShape"):
-        return int(np.prod(node.data(len(node.inputs) - 1).const, dtype="float64")) if node.inputs else 0
+        return int(np.prod(node.data(len(node.inputs) - 1).array, dtype="float64")) if node.inputs else 0
     if node.op_type == "Tile":
-        return int(node.data(0).const.size * np.prod(node.data(1).const, dtype="float64"))
+        return int(node.data(0).array.size * np.prod(node.data(1).array, dtype="float64"))
     if node.op_type == "Range":
-        start, limit, delta = (v.const.item() for v in node.inputs if v is not None)
+        start, limit, delta = (v.array.item() for v in node.inputs if v is not None)
         return int(abs((limit - start) / delta)) if delta else 0
     return 0
 
 
-def _evaluate(node: Node) -> list[np.ndarray]:
+def _evaluate(node: Node) -> list[Any]:
     feeds = {f"i{k}": v.const for k, v in enumerate(node.inputs) if v is not None}
     proto = onnx.NodeProto()
     proto.CopyFrom(node.proto)

@@ -184,7 +184,7 @@ class Context:
         """The array of a value that has to be known at import."""
         if value is None or not value.is_const:
             raise ModelImportError(f"{self.label}: {what} must be a constant")
-        return value.const
+        return value.array
 
     # -- assume -------------------------------------------------------------------------------------------
 

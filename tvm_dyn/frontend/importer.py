@@ -11,7 +11,7 @@ the operator's ONNX function body, TVM's converter.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import onnx
 import onnx.inliner
@@ -124,7 +124,7 @@ class GraphImporter:
             )
         self.values.update({name: value for name, value in zip(node.outputs, results, strict=False) if name})
 
-    def dispatch(self, node: Node) -> list[Value | None]:
+    def dispatch(self, node: Node) -> Sequence[Value | None]:
         """The outputs of one node, from the first source that takes it."""
         if node.op_type == "If" and node.domain == "":
             return ops.control.convert_if(self, node)

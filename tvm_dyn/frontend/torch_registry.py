@@ -97,7 +97,7 @@ class TorchContext:
     @property
     def common_dtype(self) -> str:
         """The type that torch promotes the first two operands to."""
-        metas = [a.meta["val"] if isinstance(a, fx.Node) else a for a in self.node.args[:2]]
+        metas: list[Any] = [a.meta["val"] if isinstance(a, fx.Node) else a for a in self.node.args[:2]]
         return dtype_name(torch.result_type(*(1 if isinstance(m, torch.SymInt) else m for m in metas)))
 
     # -- operands -------------------------------------------------------------------------------------------

@@ -32,6 +32,13 @@ class Value:
         return self.const is not None
 
     @property
+    def array(self) -> np.ndarray:
+        """The array of a constant; raises ValueError for anything else."""
+        if self.const is None:
+            raise ValueError("the value is not a constant")
+        return self.const
+
+    @property
     def dtype(self) -> str:
         if self.const is not None:
             return str(self.const.dtype)

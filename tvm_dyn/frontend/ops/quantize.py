@@ -169,9 +169,9 @@ def conv_integer(ctx: Context, node: Node) -> Value:
 def _centred(ctx: Context, value: Value, zero: Value | None, axis: int) -> Value:
     """value - zero point as int32; a zero point of more than one element belongs to `axis`."""
     if value.is_const and (zero is None or zero.is_const):
-        array = value.const.astype("int32")
+        array = value.array.astype("int32")
         return constant(
-            array if zero is None else array - _along(zero.const, array.ndim, axis).astype("int32")
+            array if zero is None else array - _along(zero.array, array.ndim, axis).astype("int32")
         )
     if zero is None or (zero.is_const and not zero.const.any()):
         return ctx.emit(op.astype(ctx.tensor(value), "int32"))

@@ -98,9 +98,11 @@ def emit_recurrent(
         hidden = ctx.require_equal(
             hidden, node.attr("hidden_size", 0), "the recurrence weights and hidden_size"
         )
-    x, w, r, b, h0, c0, p = (None if v is None else _cast(ctx, v, "float32") for v in (x, w, r, b, h0, c0, p))
+    x, w, r = (_cast(ctx, v, "float32") for v in (x, w, r))
+    b, h0, c0, p = (None if v is None else _cast(ctx, v, "float32") for v in (b, h0, c0, p))
     if batch_first:
-        x, h0, c0 = (_transposed(ctx, v, (1, 0, 2)) for v in (x, h0, c0))
+        x = _transposed(ctx, x, (1, 0, 2))
+        h0, c0 = (None if v is None else _transposed(ctx, v, (1, 0, 2)) for v in (h0, c0))
     cell = recurrent_kernel.Cell(
         kind,
         hidden,
@@ -246,7 +248,7 @@ class _Weights:
             return value
         rank = self.ctx.rank(value)
         if value.is_const:
-            return Value(const=np.pad(value.const, [(0, extra if k == axis else 0) for k in range(rank)]))
+            return Value(const=np.pad(value.array, [(0, extra if k == axis else 0) for k in range(rank)]))
         widths = [extra if k == 2 * axis + 1 else 0 for k in range(2 * rank)]
         return self.ctx.emit(relax.op.nn.pad(self.ctx.tensor(value), widths))
 
@@ -257,11 +259,9 @@ def _reshaped(ctx: Context, value: Value, shape: list[Any]) -> Value:
     return ctx.emit(relax.op.reshape(ctx.tensor(value), relax.ShapeExpr(shape)))
 
 
-def _transposed(ctx: Context, value: Value | None, order: tuple[int, ...]) -> Any:
-    if value is None:
-        return None
+def _transposed(ctx: Context, value: Value, order: tuple[int, ...]) -> Value:
     if value.is_const:
-        return Value(const=np.ascontiguousarray(value.const.transpose(order)))
+        return Value(const=np.ascontiguousarray(value.array.transpose(order)))
     return ctx.emit(relax.op.permute_dims(ctx.tensor(value), list(order)))
 
 
