@@ -48,7 +48,7 @@ def test_empty_extents_give_the_initial_value():
     columns = Compiled([((B, N), "float32")], lambda bb, x: bb.emit(op.sum(x, 0)))
     assert (columns(np.zeros((0, 300), "float32")) == 0).all()
     largest = Compiled([((B, N), "float32")], lambda bb, x: bb.emit(op.max(x, -1)))
-    assert (largest(np.zeros((3, 0), "float32")) == np.finfo("float32").min).all()
+    assert (largest(np.zeros((3, 0), "float32")) == -np.inf).all()
     mean = Compiled([((B, N), "float32")], lambda bb, x: bb.emit(op.mean(x, -1)))
     assert np.isnan(mean(np.zeros((3, 0), "float32"))).all()
 

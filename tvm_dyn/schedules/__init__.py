@@ -19,6 +19,7 @@ from tvm_dyn.schedules import (
     sliding,
 )
 from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
+from tvm_dyn.schedules.extremes import start_at_infinity
 from tvm_dyn.schedules.indices import simplify_indices
 
 # Tried in order; None means "not mine", and so does a ScheduleError. `generic` takes what is left.
@@ -41,7 +42,7 @@ def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
     """
     if func.attrs and func.attrs.get(SCHEDULED, False):
         return func
-    func = simplify_indices(func)
+    func = start_at_infinity(simplify_indices(func))
     sch = _first_match(func, target)
     scheduled = func if sch is None else sch.mod["main"]
     return math.legalize_math(scheduled).with_attr(SCHEDULED, True)

@@ -50,8 +50,6 @@ def emit_reduce(ctx: Context, op_type: str, value: Value, axes: list[int], keepd
         total = ctx.emit(op.sum(ctx.tensor(x), axes, keepdims))
         return _cast(ctx, _divided(ctx, total, product([ctx.shape(x)[a] for a in axes])), dtype)
     result = ctx.emit(functions[op_type](ctx.tensor(x), axes, keepdims))
-    if op_type in ("ReduceMax", "ReduceMin"):
-        result = _extreme_of_nothing(ctx, result, product([dims[a] for a in axes]), op_type == "ReduceMax")
     if dtype == "bool":
         return ctx.emit(op.greater(ctx.tensor(result), relax.const(0, wide)))
     return _cast(ctx, result, dtype)
@@ -60,20 +58,6 @@ def emit_reduce(ctx: Context, op_type: str, value: Value, axes: list[int], keepd
 def _nothing(x: te.Tensor, extents: list[Any]) -> te.Tensor:
     """A tensor without elements; it takes `x` for show, as TVM cannot store a constant without elements."""
     return te.compute(extents, lambda *_: x(*[tirx.const(0, "int64")] * len(x.shape)), name="nothing")
-
-
-def _extreme_of_nothing(ctx: Context, result: Value, count: Any, largest: bool) -> Value:
-    """Over an empty extent TVM starts from the largest finite float; ONNX wants infinity."""
-    if "float" not in result.dtype or ctx.facts.prove(_prim(count) >= 1):
-        return result
-    infinity = tirx.const(float("-inf" if largest else "inf"), result.dtype)
-
-    def extreme(x: te.Tensor, extent: Any) -> te.Tensor:
-        return te.compute(
-            x.shape, lambda *i: tirx.Select(_prim(extent) == 0, infinity, x(*i)), name="extreme"
-        )
-
-    return ctx.emit_te(extreme, ctx.tensor(result), count)
 
 
 def _divided(ctx: Context, total: Value, count: Any) -> Value:
