@@ -39,6 +39,10 @@ class CompileError(TvmDynError):
     stage = "compile"
 
 
+class KernelFallbackWarning(UserWarning):
+    """A kernel has no schedule, as one fails that should not: it is right, but slow."""
+
+
 class InvalidLibraryError(TvmDynError, ValueError):
     """The file is not a library that tvm_dyn exported, or it is damaged."""
 

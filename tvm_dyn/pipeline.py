@@ -7,22 +7,26 @@ relax.get_pipeline("tvm_dyn", target=target)(mod)
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Collection
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.target import Target
 
 from tvm_dyn import passes
-from tvm_dyn.errors import CompileError, TvmDynError
+from tvm_dyn.errors import CompileError, KernelFallbackWarning, TvmDynError
 from tvm_dyn.hardware import host_target
 
 transform = relax.transform
 Phase = tuple[str, list[tvm.transform.Pass]]
 
 
-def phases(target: Target) -> list[Phase]:
-    """The phases in order, each with its passes; any pass also runs alone in `tvm.transform.Sequential`."""
+def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
+    """The phases in order, each with its passes; any pass also runs alone in `tvm.transform.Sequential`.
+
+    plain: names of kernels that get no schedule.
+    """
     return [
         (
             "propagate",
@@ -55,7 +59,7 @@ def phases(target: Target) -> list[Phase]:
                 transform.DeadCodeElimination(),
             ],
         ),
-        ("schedule", [passes.ScheduleGroups(target)]),
+        ("schedule", [passes.ScheduleGroups(target, plain)]),
         (
             "lower",
             [
@@ -81,18 +85,20 @@ def pipeline(
     target: Target | None = None,
     dump: str | pathlib.Path | None = None,
     progress: Callable[[str], None] | None = None,
+    plain: Collection[str] = (),
 ) -> tvm.transform.Pass:
     """The whole pipeline as one module pass.
 
     target: by default the target in scope, else the host CPU. dump: a folder that gets the module as TVMScript after
     each phase, `<number>_<phase>.py`. progress: called with the name of each phase as it starts.
+    plain: names of kernels that get no schedule.
     """
 
     @tvm.transform.module_pass(opt_level=0, name="tvm_dyn")
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = target or Target.current(allow_none=True) or host_target()
         with chosen:
-            for number, (name, steps) in enumerate(phases(chosen)):
+            for number, (name, steps) in enumerate(phases(chosen, plain)):
                 if progress:
                     progress(name)
                 mod = tvm.transform.Sequential(steps, name=f"tvm_dyn.{name}")(mod)
@@ -109,7 +115,10 @@ def build(
     dump: str | pathlib.Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> relax.VMExecutable:
-    """Compile a Relax module to an executable. Raises CompileError, which names the phase or says "code generation"."""
+    """Compile a Relax module to an executable. Raises CompileError, which names the phase or says "code generation".
+
+    Kernels whose schedule TVM cannot lower go without, with a KernelFallbackWarning.
+    """
     chosen = target or host_target()
     phase = "code generation"
 
@@ -119,18 +128,37 @@ def build(
         if progress:
             progress(name)
 
-    def generate(lowered: tvm.IRModule) -> relax.VMExecutable:
+    def generate(plain: Collection[str] = ()) -> relax.VMExecutable:
+        lowered = pipeline(chosen, dump, note, plain)(mod)
         note("code generation")
-        return tvm.compile(lowered, chosen, relax_pipeline=None)
+        try:
+            return tvm.compile(lowered, chosen, relax_pipeline=None)
+        except Exception:
+            failing = _failing_kernels(lowered, chosen)
+            if plain or not failing:
+                raise
+        for name, error in failing.items():
+            warnings.warn(f"kernel {name} goes without its schedule: {error}", KernelFallbackWarning, stacklevel=2)
+        return generate(failing)
 
     try:
-        return generate(pipeline(chosen, dump, note)(mod))
+        return generate()
     except TvmDynError:
         raise
-    except (
-        Exception
-    ) as error:  # TVM raises whatever its passes raise; callers get one kind, with the cause attached
+    except Exception as error:  # TVM raises whatever its passes raise; callers get one kind, with the cause attached
         raise CompileError(f"phase '{phase}' failed: {error}") from error
+
+
+def _failing_kernels(lowered: tvm.IRModule, target: Target) -> dict[str, Exception]:
+    """The kernels that do not compile on their own, each with what TVM says."""
+    failing: dict[str, Exception] = {}
+    for name, func in lowered.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            try:
+                tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
+            except Exception as error:
+                failing[name.name_hint] = error
+    return failing
 
 
 def _dump(mod: tvm.IRModule, folder: pathlib.Path, name: str) -> None:

@@ -45,6 +45,4 @@ def test_functions_and_reductions(name):
 def test_products_sum_in_single_precision():
     kernel = Compiled([((M, K), "bfloat16"), ((K, N), "bfloat16")], lambda bb, a, b: bb.emit(op.matmul(a, b)))
     a, b = np.ones((5, 3000), ml_dtypes.bfloat16), np.ones((3000, 19), ml_dtypes.bfloat16)
-    np.testing.assert_array_equal(
-        kernel(a, b).astype("float64"), np.full((5, 19), 3000.0).astype(ml_dtypes.bfloat16)
-    )
+    np.testing.assert_array_equal(kernel(a, b).astype("float64"), np.full((5, 19), 3000.0).astype(ml_dtypes.bfloat16))

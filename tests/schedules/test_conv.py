@@ -42,18 +42,14 @@ def check(kernel, reference, shapes, channels, tolerance=1e-5) -> None:
             continue
         expected = reference(x)
         assert result.shape == expected.shape
-        np.testing.assert_allclose(
-            result, expected, rtol=1e-4, atol=tolerance * max(1.0, np.abs(expected).max())
-        )
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=tolerance * max(1.0, np.abs(expected).max()))
 
 
 def taken_by(rule, inputs, graph) -> bool:
     return all(rule.apply(func, TARGET) is not None for func in prim_funcs(fused(inputs, graph)))
 
 
-def run(
-    rank, channels, filters, kernel, strides, padding, dilations=None, groups=1, epilogue=None, shapes=None
-):
+def run(rank, channels, filters, kernel, strides, padding, dilations=None, groups=1, epilogue=None, shapes=None):
     """Compile, check which rule takes it, compare."""
     kernel = (kernel,) * rank if isinstance(kernel, int) else kernel
     strides = (strides,) * rank if isinstance(strides, int) else strides
@@ -64,9 +60,7 @@ def run(
 
     def graph(bb, x):
         y = bb.emit(
-            CONVS[rank](
-                x, relax.const(weight), strides=strides, padding=padding, dilation=dilations, groups=groups
-            )
+            CONVS[rank](x, relax.const(weight), strides=strides, padding=padding, dilation=dilations, groups=groups)
         )
         y = bb.emit(op.add(y, relax.const(bias)))
         if epilogue == "relu":
@@ -140,9 +134,7 @@ def test_single_pixels(channels, filters, groups):
     inputs = [((N, channels, 1, 1), "float32")]
     kernel = Compiled(
         inputs,
-        lambda bb, x: bb.emit(
-            op.add(bb.emit(nn.conv2d(x, relax.const(weight), groups=groups)), relax.const(bias))
-        ),
+        lambda bb, x: bb.emit(op.add(bb.emit(nn.conv2d(x, relax.const(weight), groups=groups)), relax.const(bias))),
     )
     check(
         kernel,
@@ -183,9 +175,7 @@ def test_transposed(rank, kernel, strides, padding, extra, groups):
     inputs = [((N, 8, *SPATIAL[:rank]), "float32")]
 
     def graph(bb, x):
-        y = operator(
-            x, relax.const(weight), strides=strides, padding=padding, output_padding=extra, groups=groups
-        )
+        y = operator(x, relax.const(weight), strides=strides, padding=padding, output_padding=extra, groups=groups)
         return bb.emit(nn.relu(bb.emit(op.add(bb.emit(y), relax.const(bias)))))
 
     def reference(x):

@@ -24,15 +24,11 @@ def run(kind, rank, kernel, strides, padding, dilation=1, **options):
     inputs = [((N, C, *SPATIAL[:rank]), "float32")]
 
     def graph(bb, x):
-        pooled = operator(
-            x, [kernel] * rank, [strides] * rank, [padding] * (2 * rank), [dilation] * rank, **options
-        )
+        pooled = operator(x, [kernel] * rank, [strides] * rank, [padding] * (2 * rank), [dilation] * rank, **options)
         return bb.emit(pooled)
 
     def view(x, value):
-        return windows(
-            pad(x, [padding] * (2 * rank), value), [kernel] * rank, [strides] * rank, [dilation] * rank
-        )
+        return windows(pad(x, [padding] * (2 * rank), value), [kernel] * rank, [strides] * rank, [dilation] * rank)
 
     def reference(x):
         taps = tuple(range(rank + 2, 2 * rank + 2))
@@ -88,9 +84,7 @@ def test_global_average(shape):
     inputs = [((N, C, *SPATIAL[:2]), "float32")]
     kernel = Compiled(inputs, lambda bb, x: bb.emit(nn.adaptive_avg_pool2d(x, (1, 1))))
     x = random(shape, seed=1)
-    np.testing.assert_allclose(
-        kernel(x), x.astype("float64").mean(axis=(2, 3), keepdims=True), rtol=1e-5, atol=1e-6
-    )
+    np.testing.assert_allclose(kernel(x), x.astype("float64").mean(axis=(2, 3), keepdims=True), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("keepdims", [False, True])

@@ -47,9 +47,7 @@ def conv_transpose(x, weight, strides, padding, output_padding, groups) -> np.nd
     """Every input scatters the kernel; padding trims the result (same number on both sides)."""
     rank = x.ndim - 2
     kernel, channels, filters = weight.shape[2:], weight.shape[0] // groups, weight.shape[1]
-    extents = [
-        (i - 1) * s + k + o for i, s, k, o in zip(x.shape[2:], strides, kernel, output_padding, strict=True)
-    ]
+    extents = [(i - 1) * s + k + o for i, s, k, o in zip(x.shape[2:], strides, kernel, output_padding, strict=True)]
     out = np.zeros((x.shape[0], groups * filters, *extents))
     for g, tap in itertools.product(range(groups), itertools.product(*map(range, kernel))):
         part = np.tensordot(

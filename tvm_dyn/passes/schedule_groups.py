@@ -6,30 +6,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from tvm_dyn.schedules import schedule_prim_func
+from tvm_dyn.schedules import plain_prim_func, schedule_prim_func
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleGroups")
 class ScheduleGroups:
     """Apply the first schedule rule that takes each PrimFunc.
 
-    target: the device to schedule for; by default the target in scope.
+    target: the device to schedule for; by default the target in scope. plain: names of functions that keep
+    the loops they have.
     """
 
-    def __init__(self, target: Target | None = None):
-        self.target = target
+    def __init__(self, target: Target | None = None, plain: Collection[str] = ()):
+        self.target, self.plain = target, plain
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         target = self.target or Target.current(allow_none=False)
-        scheduled = {
-            gv: schedule_prim_func(func, target) if isinstance(func, tirx.PrimFunc) else func
-            for gv, func in mod.functions.items()
-        }
         result = mod.clone()
-        for gv, func in scheduled.items():
-            result.update_func(gv, func)
+        for gv, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc):
+                schedule = plain_prim_func if gv.name_hint in self.plain else schedule_prim_func
+                result.update_func(gv, schedule(func, target))
         return result

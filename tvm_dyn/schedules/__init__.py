@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 from tvm import s_tir
 from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import PrimFunc
 
+from tvm_dyn.errors import KernelFallbackWarning
 from tvm_dyn.schedules import (
     conv,
     conv_transpose,
@@ -18,7 +21,7 @@ from tvm_dyn.schedules import (
     reshape,
     sliding,
 )
-from tvm_dyn.schedules.common import SCHEDULED, leaf_blocks
+from tvm_dyn.schedules.common import SCHEDULED, decompose_reductions, leaf_blocks
 from tvm_dyn.schedules.extremes import start_at_infinity
 from tvm_dyn.schedules.indices import simplify_indices
 
@@ -44,20 +47,41 @@ def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
         return func
     func = start_at_infinity(simplify_indices(func))
     sch = _first_match(func, target)
-    scheduled = func if sch is None else sch.mod["main"]
-    return math.legalize_math(scheduled).with_attr(SCHEDULED, True)
+    return _finished(func if sch is None else sch.mod["main"], target)
+
+
+def plain_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
+    """The function with the loops it has, right also over empty extents: for when a schedule fails."""
+    func = start_at_infinity(func)
+    try:
+        sch = Schedule(func)
+        decompose_reductions(sch)
+        func = sch.mod["main"]
+    except s_tir.ScheduleError:
+        pass
+    return _finished(func, target)
+
+
+def _finished(func: PrimFunc, target: Target) -> PrimFunc:
+    # The functions are written in LLVM's language; other devices have libraries that are as fast.
+    func = math.legalize_math(func) if target.kind.name == "llvm" else func
+    return func.with_attr(SCHEDULED, True)
 
 
 def _first_match(func: PrimFunc, target: Target) -> Schedule | None:
     try:
-        if not leaf_blocks(Schedule(func)):
-            return None
+        sch = Schedule(func)
+        blocks = [sch.get(block).name_hint for block in leaf_blocks(sch)]
     except (s_tir.ScheduleError, RuntimeError):
         return None
-    for rule in RULES:
+    for rule in RULES if blocks else ():
         try:
             sch = rule(func, target)
         except s_tir.ScheduleError:
+            continue
+        except Exception as error:  # a fault of the rule, or of TVM; the next one is slower but right
+            message = f"{rule.__module__} fails on the kernel of {', '.join(blocks)}: {error!r}"
+            warnings.warn(message, KernelFallbackWarning, stacklevel=2)
             continue
         if sch is not None:
             return sch

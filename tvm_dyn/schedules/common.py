@@ -62,9 +62,7 @@ def substitute(root, mapping: dict):
 
 def same_exprs(left, right) -> bool:
     """Whether two index lists are the same expressions of the same variables, one by one."""
-    return len(left) == len(right) and all(
-        tvm_ffi.structural_equal(x, y) for x, y in zip(left, right, strict=True)
-    )
+    return len(left) == len(right) and all(tvm_ffi.structural_equal(x, y) for x, y in zip(left, right, strict=True))
 
 
 def as_int(expr) -> int | None:

@@ -64,11 +64,7 @@ def match(window: Window) -> Conv:
         raise NotAWindow
     dtype = str(store.buffer.dtype)
     product = store.value.b
-    if (
-        dtype not in ("float32", "float64")
-        or not isinstance(product, tirx.Mul)
-        or not product.a.same_as(window.load)
-    ):
+    if dtype not in ("float32", "float64") or not isinstance(product, tirx.Mul) or not product.a.same_as(window.load):
         raise NotAWindow
     weight = product.b
     spatial, reduction = window.spatial, window.reduction
@@ -117,17 +113,13 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     tile = Tile.choose(product.per_group, conv.dtype, target)
 
     def everywhere() -> Stmt:
-        return staged(
-            product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, *band)
-        )
+        return staged(product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, *band))
 
     if not all(axis.is_pointwise for axis in conv.window.axes):
         return emit.kernel(func, everywhere())
     pixels = emit.simplify(emit.product([axis.out_extent for axis in conv.window.axes]))
     if as_int(pixels) == 1:
-        return emit.kernel(
-            func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc))
-        )
+        return emit.kernel(func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc)))
     return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels), everywhere()))
 
 
@@ -196,9 +188,7 @@ def write_rows(
             def elements(start: Expr, width: Expr) -> Stmt:
                 def element(x: Expr) -> Stmt:
                     at = [n, f, *outer, x]
-                    return emit.store(
-                        window.result, window.epilogue(emit.load(*sums(f, start, lane=x)), at), *at
-                    )
+                    return emit.store(window.result, window.epilogue(emit.load(*sums(f, start, lane=x)), at), *at)
 
                 return emit.chunks(width, lanes, element)
 
@@ -206,6 +196,4 @@ def write_rows(
 
         return layout.output_row(first + row, line)
 
-    return emit.parallel(
-        count * filters, lambda index: emit.bind(emit.unflatten(index, [filters, count]), write)
-    )
+    return emit.parallel(count * filters, lambda index: emit.bind(emit.unflatten(index, [filters, count]), write))

@@ -237,9 +237,7 @@ def _equal(a: Expr, b: Expr) -> bool:
     return as_int(emit.simplify(a - b)) == 0
 
 
-def _check_reads(
-    conv: Transposed, data: TensorLoad, kernel: TensorLoad, spatial: list, reduction: list
-) -> None:
+def _check_reads(conv: Transposed, data: TensorLoad, kernel: TensorLoad, spatial: list, reduction: list) -> None:
     """It has to read ``data[n, channel, y + r]`` and ``kernel[f % per_group, channel, r]``."""
     taps = [r.var for r in reduction[1:]]
     reads = [data.indices[0] - spatial[0].var]
@@ -266,10 +264,7 @@ def _sort_weights(conv: Transposed, weights: emit.At) -> Stmt:
         f = (residue * conv.groups + group) * per_group + member
 
         def fill(c: Expr, tap: list[Expr]) -> Stmt:
-            taps = [
-                axis.first_tap(a) + t * axis.stride
-                for axis, a, t in zip(conv.axes, remainders, tap, strict=True)
-            ]
+            taps = [axis.first_tap(a) + t * axis.stride for axis, a, t in zip(conv.axes, remainders, tap, strict=True)]
             inside = tirx.all(*[r < axis.kernel for r, axis in zip(taps, conv.axes, strict=True)])
             flipped = [axis.kernel - 1 - r for r, axis in zip(taps, conv.axes, strict=True)]
             value = conv.weight[(group * conv.channels + c, member, *flipped)]
@@ -299,9 +294,7 @@ def _write_rows(conv: Transposed, layout: Planes, sums: emit.At, first: Expr, co
 
         def line(n: Expr, steps: list[Expr]) -> Stmt:
             at = [q * axis.stride + a for q, a, axis in zip(steps, remainders, outer_axes, strict=True)]
-            inside = tirx.all(
-                *[y < axis.out_extent for y, axis in zip(at, outer_axes, strict=True)], tirx.const(True)
-            )
+            inside = tirx.all(*[y < axis.out_extent for y, axis in zip(at, outer_axes, strict=True)], tirx.const(True))
             return emit.when(inside, emit.bind(at, lambda *at: interleave(n, list(at))))
 
         def interleave(n: Expr, at: list[Expr]) -> Stmt:
@@ -313,12 +306,8 @@ def _write_rows(conv: Transposed, layout: Planes, sums: emit.At, first: Expr, co
 
             def outputs(full: Expr, rest: Expr) -> Stmt:
                 # LLVM vectorizes this one: it turns stores to every stride-th element into shuffles.
-                whole = emit.serial(
-                    full, lambda q: emit.seq(*[element(q, a) for a in range(last.stride)]), "q"
-                )
-                return emit.seq(
-                    whole, *[emit.when(rest > a, element(full, a)) for a in range(last.stride - 1)]
-                )
+                whole = emit.serial(full, lambda q: emit.seq(*[element(q, a) for a in range(last.stride)]), "q")
+                return emit.seq(whole, *[emit.when(rest > a, element(full, a)) for a in range(last.stride - 1)])
 
             full = tirx.floordiv(last.out_extent, last.stride)
             return emit.bind([full, last.out_extent - full * last.stride], outputs)

@@ -44,9 +44,7 @@ def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
     across = _transposed_group(stage, groups)
     work = emit.product(extents) * (_COSTLY_FACTOR if is_costly(stage.body) else 1)
     if len(groups) == 1:
-        return parallel_if_worth(
-            work, extents[0], lambda i: stage.at(group_point(groups[0], i)), stage, target
-        )
+        return parallel_if_worth(work, extents[0], lambda i: stage.at(group_point(groups[0], i)), stage, target)
     outer = [g for g in range(len(groups) - 1) if g != across]
     inner = [across, len(groups) - 1] if across is not None else [len(groups) - 1]
     tiles = [emit.ceildiv(extents[g], _TRANSPOSE_TILE) for g in inner[:-1]]
@@ -89,9 +87,7 @@ def _threshold(statement: Stmt, var) -> tuple | None:
     if not isinstance(value, tvm.ir.Call) or not value.op.same_as(_IF_THEN_ELSE):
         return None
     condition, above, below = value.args
-    if not (
-        isinstance(condition, tirx.LE) and as_int(condition.a) == 0 and isinstance(condition.b, tirx.Sub)
-    ):
+    if not (isinstance(condition, tirx.LE) and as_int(condition.a) == 0 and isinstance(condition.b, tirx.Sub)):
         return None
     if not condition.b.a.same_as(var) or uses_var(condition.b.b, [var]):
         return None
@@ -124,11 +120,7 @@ def _transposed_group(stage: Stage, groups: list[list[IterVar]]) -> int | None:
     """The group that a read walks contiguously while the innermost loop strides, if there is one."""
     inner = [iv.var for iv in groups[-1]]
     for load in loads(stage.body):
-        if (
-            not len(load.indices)
-            or not uses_var(list(load.indices), inner)
-            or uses_var(load.indices[-1], inner)
-        ):
+        if not len(load.indices) or not uses_var(list(load.indices), inner) or uses_var(load.indices[-1], inner):
             continue
         for g, group in enumerate(groups[:-1]):
             if same_exprs([load.indices[-1]], [group[-1].var]):

@@ -63,9 +63,7 @@ def match(func: PrimFunc) -> GlobalPool:
     load = value.b
     if not isinstance(load, TensorLoad) or not isinstance(value.a, TensorLoad):
         raise NotAWindow
-    if not value.a.source.same_as(store.buffer) or not any(
-        load.source.same_as(param) for param in func.params
-    ):
+    if not value.a.source.same_as(store.buffer) or not any(load.source.same_as(param) for param in func.params):
         raise NotAWindow
     if str(load.source.dtype) != str(store.buffer.dtype) or not str(load.source.dtype).startswith("float"):
         raise NotAWindow
@@ -148,9 +146,7 @@ def _wide(pool: GlobalPool, lanes: int, elements: Expr, load: Load, finish: Fini
         def block(chunk: Expr) -> Stmt:
             return emit.unrolled(
                 _VECTORS,
-                lambda v: emit.vectorized(
-                    lanes, lambda j: take(v * lanes + j, load(chunk * width + (v * lanes + j)))
-                ),
+                lambda v: emit.vectorized(lanes, lambda j: take(v * lanes + j, load(chunk * width + (v * lanes + j)))),
             )
 
         def walk(blocks: Expr, vectors: Expr) -> Stmt:
@@ -158,9 +154,7 @@ def _wide(pool: GlobalPool, lanes: int, elements: Expr, load: Load, finish: Fini
                 return emit.vectorized(lanes, lambda j: take(j, load((blocks * _VECTORS + v) * lanes + j)))
 
             def rest(taken: Expr, start: Expr) -> Stmt:
-                return emit.vectorized(
-                    lanes, lambda j: take(j, tirx.Select(j >= taken, load(start + j), pool.initial))
-                )
+                return emit.vectorized(lanes, lambda j: take(j, tirx.Select(j >= taken, load(start + j), pool.initial)))
 
             return emit.seq(
                 emit.serial(blocks, block, "block"),

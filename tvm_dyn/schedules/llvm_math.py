@@ -133,9 +133,7 @@ class _Value:
         """Of each comparison, one of two values; at least one of them is a vector."""
         element = next(v.element for v in (then, otherwise) if isinstance(v, _Value))
         kind = self.body.type(element)
-        names = [
-            v.name if isinstance(v, _Value) else self.body.constant(element, v) for v in (then, otherwise)
-        ]
+        names = [v.name if isinstance(v, _Value) else self.body.constant(element, v) for v in (then, otherwise)]
         text = f"select {self.body.type('i1')} {self.name}, {kind} {names[0]}, {kind} {names[1]}"
         return self.body.add(element, text)
 

@@ -59,9 +59,7 @@ def components(stage: Stage) -> list[Component] | None:
     initial = list(stage.init) if isinstance(stage.init, tirx.SeqStmt) else [stage.init]
     if len(initial) != len(updates):
         return None
-    found = [
-        _component(s, i, bound, [u.buffer for u in updates]) for s, i in zip(updates, initial, strict=True)
-    ]
+    found = [_component(s, i, bound, [u.buffer for u in updates]) for s, i in zip(updates, initial, strict=True)]
     return None if any(c is None for c in found) else [c for c in found if c is not None]
 
 
@@ -127,9 +125,7 @@ def row_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]], lanes: 
 
 
 def _fill(acc, value: Expr, lanes: int) -> Stmt:
-    return emit.unrolled(
-        _VECTORS, lambda u: emit.vectorized(lanes, lambda v: emit.store(acc, value, u * lanes + v))
-    )
+    return emit.unrolled(_VECTORS, lambda u: emit.vectorized(lanes, lambda v: emit.store(acc, value, u * lanes + v)))
 
 
 def _sweep(extent, lanes: int, update: Callable) -> Stmt:
@@ -158,9 +154,7 @@ def _sweep(extent, lanes: int, update: Callable) -> Stmt:
                 wide,
                 lambda i: emit.unrolled(
                     _VECTORS,
-                    lambda u: emit.vectorized(
-                        lanes, lambda v: update(u * lanes + v, i * width + u * lanes + v)
-                    ),
+                    lambda u: emit.vectorized(lanes, lambda v: update(u * lanes + v, i * width + u * lanes + v)),
                 ),
             ),
             emit.serial(
@@ -195,9 +189,7 @@ def _across(vector: Expr, part: Component, lanes: int) -> Expr:
     return tirx.Let(whole, vector, _across(part.combine(low, high), part, half))
 
 
-def column_reduction(
-    stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool
-) -> Stmt:
+def column_reduction(stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool) -> Stmt:
     """Reduce across rows, a block of neighbouring columns at a time, right in the output."""
     extent = axis.dom.extent
     blocks = emit.ceildiv(extent, _COLUMNS)

@@ -74,8 +74,7 @@ def _row_axes(stage: Stage) -> int:
 def _stays_in_row(stage: Stage, n: int, params: list[Buffer]) -> bool:
     row = [iv.var for iv in stage.spatial[:n]]
     return all(
-        any(buffer.same_as(p) for p in params) or same_exprs(indices[:n], row)
-        for buffer, indices in stage.accesses()
+        any(buffer.same_as(p) for p in params) or same_exprs(indices[:n], row) for buffer, indices in stage.accesses()
     )
 
 
@@ -111,9 +110,7 @@ class ReductionKernel:
                 stages = [rebase(stage, names, shared) for stage in self.stages]
 
                 def row(i) -> Stmt:
-                    return emit.bind(
-                        emit.unflatten(first + i, extents), lambda *point: self._row(stages, list(point))
-                    )
+                    return emit.bind(emit.unflatten(first + i, extents), lambda *point: self._row(stages, list(point)))
 
                 return emit.serial(last - first, row)
 
@@ -138,9 +135,7 @@ class ReductionKernel:
         for stage in stages:
             env = {iv.var: p for iv, p in zip(stage.spatial, point, strict=False)}
             rest = stage.spatial[len(point) :]
-            statements.append(
-                self._reduce(stage, env, rest) if stage.reduction else self._loops(stage, env, rest)
-            )
+            statements.append(self._reduce(stage, env, rest) if stage.reduction else self._loops(stage, env, rest))
         return emit.seq(*statements)
 
     def _loops(self, stage: Stage, env: dict, axes: list[IterVar]) -> Stmt:
@@ -155,9 +150,7 @@ class ReductionKernel:
             lanes = hardware.lanes(self.target, str(stage.accumulator_dtype()))
             return _nested(groups, env, lambda point: row_reduction(stage, point, reduced, lanes))
         if axes and _is_column(stage, axes[-1]):
-            return _nested(
-                groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, parallel)
-            )
+            return _nested(groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, parallel))
         return _nested(groups, env, lambda point: scalar_reduction(stage, point, reduced))
 
 

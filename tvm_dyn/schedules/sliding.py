@@ -81,9 +81,7 @@ def match(window: Window, target: Target) -> Sliding:
     if (
         any(as_int(extent) != 1 for extent in channels)
         or not window.load.indices[0].same_as(window.spatial[0])
-        or uses_var(
-            window.load.indices[1], [window.spatial[0], *window.spatial[2:], *window.reduction[-rank:]]
-        )
+        or uses_var(window.load.indices[1], [window.spatial[0], *window.spatial[2:], *window.reduction[-rank:]])
         or str(window.data.dtype) != dtype
         or uses_var(stores(window.block.init)[0].value, window.spatial)
         or any(uses_var(load.indices, window.spatial[2:]) for load in _other_loads(window))
@@ -133,9 +131,7 @@ def _channels(sliding: Sliding) -> Stmt:
         def tasks(plane: Expr) -> Stmt:
             return emit.parallel(
                 batch * channels,
-                lambda index: emit.bind(
-                    emit.unflatten(index, [batch, channels]), lambda n, f: channel(plane, n, f)
-                ),
+                lambda index: emit.bind(emit.unflatten(index, [batch, channels]), lambda n, f: channel(plane, n, f)),
             )
 
         return emit.bind([layout.plane(layout.rows)], tasks)
@@ -161,9 +157,7 @@ def _copy(sliding: Sliding, layout: Planes, padded: emit.At, n: Expr, channel: E
         )
 
     rows = layout.stored_rows(layout.rows)
-    return emit.serial(
-        layout.outer_phases, lambda phase: emit.serial(rows, lambda r: row(phase, r), "row"), "phase"
-    )
+    return emit.serial(layout.outer_phases, lambda phase: emit.serial(rows, lambda r: row(phase, r), "row"), "phase")
 
 
 def _slide(sliding: Sliding, layout: Planes, padded: emit.At, n: Expr, f: Expr) -> Stmt:
@@ -199,18 +193,12 @@ def _slide(sliding: Sliding, layout: Planes, padded: emit.At, n: Expr, f: Expr) 
 
                 def piece(acc: Buffer) -> Stmt:
                     if not sliding.uniform():
-                        return emit.seq(
-                            vector(acc, zero), emit.chunks(width, step, lambda x: store(acc, zero, x))
-                        )
+                        return emit.seq(vector(acc, zero), emit.chunks(width, step, lambda x: store(acc, zero, x)))
                     at = [n, f, *outer, zero]
                     return emit.seq(
                         vector(acc, zero),
-                        emit.vectorized(
-                            sliding.lanes, lambda j: emit.store(acc, window.epilogue(acc[j], at), j)
-                        ),
-                        emit.chunks(
-                            width, step, lambda x: emit.store(window.result, acc[x], n, f, *outer, x)
-                        ),
+                        emit.vectorized(sliding.lanes, lambda j: emit.store(acc, window.epilogue(acc[j], at), j)),
+                        emit.chunks(width, step, lambda x: emit.store(window.result, acc[x], n, f, *outer, x)),
                     )
 
                 step = max(sliding.lanes // 4, 1)
@@ -242,9 +230,7 @@ def _combine_taps(
                 value = acc[j]
                 for k in ks:
                     phase, offset = layout.tap([*tap, k])
-                    value = sliding.combine(
-                        value, emit.load(*padded(phase, start + offset, lane=j)), n, f, [*tap, k]
-                    )
+                    value = sliding.combine(value, emit.load(*padded(phase, start + offset, lane=j)), n, f, [*tap, k])
                 return tirx.BufferStore(acc, value, [j])
 
             return emit.vectorized(sliding.lanes, element)

@@ -67,9 +67,7 @@ def parse_nest(nest: Stmt) -> Stage | None:
     if len(block.alloc_buffers) or len(block.match_buffers) or _has_nested_blocks(block):
         return None
     for axis, value in zip(block.iter_vars, nest.iter_values, strict=True):
-        plain = any(value.same_as(v) for v in loop_vars) or (
-            as_int(value) == 0 and as_int(axis.dom.extent) == 1
-        )
+        plain = any(value.same_as(v) for v in loop_vars) or (as_int(value) == 0 and as_int(axis.dom.extent) == 1)
         if not plain or axis.iter_type not in (IterVar.DataPar, IterVar.CommReduce):
             return None
     return Stage(
@@ -109,9 +107,7 @@ def _mergeable(outer: IterVar, inner: IterVar, stage: Stage, params: list) -> bo
         used = [d for d, index in enumerate(indices) if uses_var(index, variables)]
         if not used:
             continue
-        adjacent = (
-            len(used) == 2 and used[1] == used[0] + 1 and same_exprs([indices[d] for d in used], variables)
-        )
+        adjacent = len(used) == 2 and used[1] == used[0] + 1 and same_exprs([indices[d] for d in used], variables)
         if not adjacent or not any(buffer.same_as(p) for p in params) or len(buffer.strides):
             return False
         if not tvm.sym.Analyzer().can_prove_equal(buffer.shape[used[1]], inner.dom.extent):
@@ -141,9 +137,7 @@ def rebase(stage: Stage, names: list, dropped: int) -> Stage:
         return list(indices)[dropped:] or [tirx.const(0, "int64")]
 
     def load(node):
-        return next(
-            (tirx.BufferLoad(b, rest(node.indices)) for a, b in names if a.same_as(node.source)), node
-        )
+        return next((tirx.BufferLoad(b, rest(node.indices)) for a, b in names if a.same_as(node.source)), node)
 
     def store(node):
         found = [b for a, b in names if a.same_as(node.buffer)]

@@ -98,18 +98,12 @@ def _sums(product: Product, tile: Tile, vectors: int, first: Expr, load: Load, s
         )
 
     def add(acc: Buffer, c: Expr, tap: list[Expr]) -> Stmt:
-        return each(
-            lambda i, j: emit.store(
-                acc, acc[i, j] + load(c, tap, j) * product.weight(first + i, c, tap), i, j
-            )
-        )
+        return each(lambda i, j: emit.store(acc, acc[i, j] + load(c, tap, j) * product.weight(first + i, c, tap), i, j))
 
     def body(acc: Buffer) -> Stmt:
         return emit.seq(
             each(lambda i, j: emit.store(acc, tirx.const(0.0, product.dtype), i, j)),
-            emit.serial(
-                product.channels, lambda c: _each_tap(product.taps, lambda tap: add(acc, c, tap)), "c"
-            ),
+            emit.serial(product.channels, lambda c: _each_tap(product.taps, lambda tap: add(acc, c, tap)), "c"),
             each(lambda i, j: store(first + i, j, acc[i, j]), emit.serial),
         )
 
@@ -153,23 +147,15 @@ def cover(
     def tasks(full: Expr, columns: Expr) -> Stmt:
         def task(image: Expr, column: Expr, group: Expr, part: Expr) -> Stmt:
             def row(first: Expr, vectors: int) -> Stmt:
-                count = (
-                    tirx.min(emit.const(per_task), blocks - part * per_task)
-                    if blocks % per_task
-                    else per_task
-                )
-                return emit.serial(
-                    count, lambda b: body(image, first, vectors, group, part * per_task + b), "b"
-                )
+                count = tirx.min(emit.const(per_task), blocks - part * per_task) if blocks % per_task else per_task
+                return emit.serial(count, lambda b: body(image, first, vectors, group, part * per_task + b), "b")
 
             start = column * tile.pixels
             rest = emit.ceildiv(pixels - start, tile.lanes)
             return emit.when(
                 column < full,
                 emit.bind([start], lambda start: row(start, tile.vectors)),
-                emit.serial(
-                    rest, lambda v: emit.bind([start + v * tile.lanes], lambda start: row(start, 1)), "rest"
-                ),
+                emit.serial(rest, lambda v: emit.bind([start + v * tile.lanes], lambda start: row(start, 1)), "rest"),
             )
 
         where = [images, columns, product.groups, parts]
@@ -237,19 +223,11 @@ def staged(product: Product, tile: Tile, target: Target, finish: Finish) -> Stmt
 def _band_pixels(product: Product, tile: Tile, layout: Planes, target: Target) -> int:
     """Pixels whose copy and sums fit the second-level caches, though enough to be worth a round of tasks."""
     per_pixel = product.sources * layout.phases + product.filters
-    budget = (
-        hardware.cache_bytes(target, 2)
-        * hardware.cores(target)
-        * 3
-        // 4
-        // hardware.dtype_bytes(product.dtype)
-    )
+    budget = hardware.cache_bytes(target, 2) * hardware.cores(target) * 3 // 4 // hardware.dtype_bytes(product.dtype)
     return max(budget // per_pixel, 4 * tile.pixels)
 
 
-def _multiply(
-    product: Product, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr
-) -> Stmt:
+def _multiply(product: Product, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr) -> Stmt:
     def body(_: Expr, start: Expr, vectors: int, group: Expr, block: Expr) -> Stmt:
         def load(c: Expr, tap: list[Expr], j: Expr) -> Expr:
             phase, offset = product.place(layout, group, tap)

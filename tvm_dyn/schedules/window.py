@@ -181,9 +181,7 @@ def _conjuncts(condition: Expr) -> list[Expr]:
 
 
 def _same_vars(indices, variables) -> bool:
-    return len(indices) == len(variables) and all(
-        i.same_as(v) for i, v in zip(indices, variables, strict=True)
-    )
+    return len(indices) == len(variables) and all(i.same_as(v) for i, v in zip(indices, variables, strict=True))
 
 
 def _constant(expr: Expr) -> int:
@@ -243,9 +241,7 @@ def parse_epilogue(main: s_tir.SBlock, consumers: list, params: list) -> tuple[B
             raise NotAWindow
         definitions.append((block_stores[0].buffer, axes, block_stores[0].value))
     result = definitions[-1][0]
-    if [_is_param(buffer, params) for buffer, _, _ in definitions].count(True) != 1 or not _is_param(
-        result, params
-    ):
+    if [_is_param(buffer, params) for buffer, _, _ in definitions].count(True) != 1 or not _is_param(result, params):
         raise NotAWindow
     _check_domain(result, accumulated)
     ones = [as_int(extent) == 1 for extent in accumulated.shape]
