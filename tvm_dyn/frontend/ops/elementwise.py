@@ -133,9 +133,11 @@ def extremum(ctx: Context, node: Node) -> Value:
     pick = tirx.min if node.op_type == "Min" else tirx.max
     floating = _is_float(node.data().dtype)
 
-    def choose(a: Any, b: Any) -> Any:
-        plain = pick(a, b)
-        return tirx.Select(tirx.isnan(a), a, tirx.Select(tirx.isnan(b), b, plain)) if floating else plain
+    def choose(so_far: Any, item: Any) -> Any:
+        # `so_far` stands here once: a chain of these operators is fused into one expression. Where it is NaN the
+        # comparison is false, which leaves it.
+        plain = pick(item, so_far)
+        return tirx.Select(tirx.isnan(item), item, plain) if floating else plain
 
     values = [v for v in node.inputs if v is not None]
     return ctx.elementwise(node.op_type.lower(), lambda *items: reduce(choose, items), *values)
