@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from graphs import assert_like_onnxruntime, normal, parse
 
+import tvm_dyn
 from tvm_dyn.errors import CallError
 
 
@@ -48,6 +49,27 @@ def test_variadic_operators_broadcast(op):
     assert_like_onnxruntime(
         model, [normal(3, 4), normal(1, 4), normal(1, 1)], [normal(1, 4), normal(2, 4), normal(1, 4)]
     )
+
+
+def test_shifts_beyond_the_width_move_every_bit_out():
+    model = parse(
+        "g (int32[n] x, int32[n] s) => (int32[o] l, int32[p] r) "
+        '{ l = BitShift<direction="LEFT">(x, s)\n r = BitShift<direction="RIGHT">(x, s) }'
+    )
+    library = tvm_dyn.compile(model)
+    left, right = library(np.array([-8, 8, -8, 5], "int32"), np.array([1, 40, 32, -3], "int32"))
+    assert left.tolist() == [-16, 0, 0, 0]
+    assert right.tolist() == [-4, 0, -1, 0]
+
+
+def test_float_modulo_follows_the_divisor_or_c():
+    model = parse(
+        "g (float[n] x, float[n] z) => (float[o] q, float[p] r) { q = Mod(x, z)\n r = Mod<fmod=1>(x, z) }", opset=27
+    )
+    x, z = np.array([-4.3, 7.2, 5.0, 4.3, -6.0], "float32"), np.array([2.1, -3.4, 8.0, -2.1, 3.0], "float32")
+    python_like, c_like = tvm_dyn.compile(model)(x, z)
+    np.testing.assert_allclose(python_like, np.mod(x, z), rtol=1e-5)
+    np.testing.assert_allclose(c_like, np.fmod(x, z), rtol=1e-5)
 
 
 def test_integer_arithmetic_follows_onnx():

@@ -60,6 +60,17 @@ def test_an_unknown_operator_is_named_with_its_node():
     assert caught.value.stage == "import"
 
 
+def test_what_is_not_supported_is_refused_rather_than_wrong():
+    half, on = np.array(0.5, "float32"), np.array(True)
+    training = parse("g (float[n] x) => (float[o] y) { y = Dropout(x, r, t) }", r=half, t=on)
+    with pytest.raises(UnsupportedOperatorError, match="training"):
+        import_onnx(training)
+    packed = parse("g (float[n] x) => (float[o] y) { y = Relu(x) }")
+    packed.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT4
+    with pytest.raises(UnsupportedOperatorError, match="int4"):
+        import_onnx(packed)
+
+
 def test_a_failing_conversion_names_the_node():
     model = parse("g (float[n,4] x) => (float[o] y) { y = Reshape(x, s) }", s=np.array([-1, -1]))
     with pytest.raises(ModelImportError, match="Reshape"):

@@ -35,7 +35,7 @@ from tvm_dyn.frontend.fold_batch_norm import fold_batch_norm
 from tvm_dyn.frontend.main_function import build_main
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.symbols import SymbolTable
-from tvm_dyn.frontend.value import Value
+from tvm_dyn.frontend.value import SUB_BYTE, Value
 
 # Each restart merges at least one symbol into others, so the number of dims bounds them; this catches a fault of ours.
 _MAX_RESTARTS = 10_000
@@ -170,7 +170,10 @@ def dtype_name(elem_type: int, name: str) -> str:
     if elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
         kind = onnx.TensorProto.DataType.Name(elem_type)
         raise UnsupportedOperatorError(f"'{name}' has element type {kind}, which is not supported")
-    return str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+    dtype = str(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
+    if dtype in SUB_BYTE:
+        raise UnsupportedOperatorError(f"'{name}' has element type {dtype}: types below one byte are not supported")
+    return dtype
 
 
 def _declared_ranks(graph: onnx.GraphProto) -> dict[str, int]:

@@ -11,6 +11,9 @@ from tvm import relax
 # Shape subgraphs work on a few integers; larger tensors are data, whatever they hold.
 MAX_ELEMENTS = 256
 
+# TVM packs several of these into one byte, which no array that a caller has does.
+SUB_BYTE = {"int4", "uint4", "int2", "uint2", "float4_e2m1fn"}
+
 
 @dataclass(frozen=True, slots=True)
 class Value:

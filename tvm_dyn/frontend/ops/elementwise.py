@@ -15,7 +15,7 @@ from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.ops.cast import FORMATS, cast_float8
 from tvm_dyn.frontend.registry import converter
-from tvm_dyn.frontend.value import Value
+from tvm_dyn.frontend.value import SUB_BYTE, Value
 
 op = relax.op
 
@@ -90,7 +90,10 @@ def mod(ctx: Context, node: Node) -> Value:
 
     def modulo(a: Any, b: Any) -> Any:
         if floating:
-            return float_fmod(a, b)
+            rest = float_fmod(a, b)
+            zero = tirx.const(0, rest.ty.dtype)
+            other_sign = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
+            return rest if node.attr("fmod", 0) else tirx.Select(other_sign, rest + b, rest)
         return tirx.truncmod(a, _nonzero(b)) if node.attr("fmod", 0) else tirx.floormod(a, _nonzero(b))
 
     return ctx.elementwise("mod", modulo, node.data(0), node.data(1))
@@ -119,10 +122,17 @@ def pow_(ctx: Context, node: Node) -> Value:
 
 @converter("BitShift")
 def bit_shift(ctx: Context, node: Node) -> Value:
+    """An amount outside 0..bits-1 moves every bit out; a right shift of a signed number leaves its sign."""
+    dtype = node.data().dtype
+    left = node.attr("direction") == "LEFT"
+
     def shift(a: Any, b: Any) -> Any:
-        bits = tvm.runtime.DataType(node.data().dtype).bits
-        shifted = a << b if node.attr("direction") == "LEFT" else a >> b
-        return tirx.Select(b >= tirx.const(bits, b.ty.dtype), tirx.const(0, a.ty.dtype), shifted)
+        most = tirx.const(tvm.runtime.DataType(dtype).bits - 1, b.ty.dtype)
+        outside = tirx.any(b > most, b < tirx.const(0, b.ty.dtype))
+        amount = tirx.Select(outside, most, b)
+        shifted = a << amount if left else a >> amount
+        keeps_sign = not left and not dtype.startswith("u")
+        return shifted if keeps_sign else tirx.Select(outside, tirx.const(0, a.ty.dtype), shifted)
 
     return ctx.elementwise("bit_shift", shift, node.data(0), node.data(1))
 
@@ -203,10 +213,8 @@ def cast(ctx: Context, node: Node) -> Any:
         target = str(onnx.helper.tensor_dtype_to_np_dtype(node.attr("to")))
     if source == target:
         return node.data()
-    if not all(
-        d in FORMATS or (d.startswith(_PLAIN_CASTS) and not d.startswith(("float8", "float4")))
-        for d in (source, target)
-    ):
+    plain = [d.startswith(_PLAIN_CASTS) and not d.startswith("float8") and d not in SUB_BYTE for d in (source, target)]
+    if not all(known or d in FORMATS for known, d in zip(plain, (source, target), strict=True)):
         raise UnsupportedOperatorError(f"{node.label}: a cast from {source} to {target} is not supported")
     if source in FORMATS or target in FORMATS:
         return cast_float8(ctx, node, source, target)
@@ -214,3 +222,14 @@ def cast(ctx: Context, node: Node) -> Any:
     if target == "bool":
         return ctx.emit(op.not_equal(tensor, relax.const(0, source)))
     return ctx.emit(op.astype(tensor, target))
+
+
+@converter("Dropout", since=7)
+def dropout(ctx: Context, node: Node) -> list[Value]:
+    """Nothing is dropped in inference; the mask keeps every element."""
+    ratio, training = node.input(1), node.input(2)
+    drops = training is not None and not (training.is_const and not training.array.any())
+    if drops and not (ratio is not None and ratio.is_const and ratio.array.item() == 0):
+        raise UnsupportedOperatorError(f"{node.label}: dropout in training mode is not supported")
+    mask = ctx.emit(op.full(relax.ShapeExpr(ctx.shape(node.data())), relax.const(True, "bool"), "bool"))
+    return [node.data(), mask]
