@@ -53,6 +53,7 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
             [
                 passes.AlignPrimFuncShapes(),
                 transform.FuseOps(),
+                passes.GatherGroupSymbols(),
                 transform.FuseTIR(),
                 # Knows a reshape by its loops, so it comes before they are scheduled.
                 transform.RewriteDataflowReshape(),

@@ -2,6 +2,7 @@
 
 from tvm_dyn.passes.align_prim_func_shapes import AlignPrimFuncShapes
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
+from tvm_dyn.passes.gather_group_symbols import GatherGroupSymbols
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
@@ -10,6 +11,7 @@ from tvm_dyn.passes.schedule_groups import ScheduleGroups
 __all__ = [
     "AlignPrimFuncShapes",
     "AssumeNoAlias",
+    "GatherGroupSymbols",
     "LowerShapeAsserts",
     "PlanMemory",
     "PropagateSymbolicShapes",
