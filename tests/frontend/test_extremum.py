@@ -9,8 +9,7 @@ import tvm_dyn
 def test_nan_in_any_operand_and_any_lane():
     library = tvm_dyn.compile(
         parse(
-            "g (float[n] a, float[n] b, float[n] c) => (float[o] x, float[p] y)"
-            "{ x = Max(a, b, c)\n y = Min(a, b, c) }"
+            "g (float[n] a, float[n] b, float[n] c) => (float[o] x, float[p] y){ x = Max(a, b, c)\n y = Min(a, b, c) }"
         )
     )
     values = np.array([np.nan, 1, -2, np.inf, -np.inf], "float32")

@@ -125,9 +125,7 @@ def test_statistics_of_the_batch_in_training_mode():
         mean, var = x.mean((0, 2)), x.var((0, 2))
         y, running_mean, running_var = library(x.astype("float32"))
         column = lambda v: v.reshape(1, 4, 1)  # noqa: E731
-        want = (x - column(mean)) / np.sqrt(column(var) + 1e-5) * column(normal(4)) + column(
-            normal(4, seed=1)
-        )
+        want = (x - column(mean)) / np.sqrt(column(var) + 1e-5) * column(normal(4)) + column(normal(4, seed=1))
         np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(running_mean, 0.8 * normal(4, seed=2) + 0.2 * mean, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(running_var, 0.8 * normal(4, seed=3) + 0.2 * var, rtol=1e-4, atol=1e-5)
@@ -183,8 +181,7 @@ def test_no_multiplication_is_left():
     from tvm_dyn.api import import_model
 
     model = parse(
-        "g (float[n,2,h,w] x) => (float[a,b,c,d] y)"
-        "{ c = Conv(x, k)\n y = BatchNormalization(c, v, v, v, v) }",
+        "g (float[n,2,h,w] x) => (float[a,b,c,d] y){ c = Conv(x, k)\n y = BatchNormalization(c, v, v, v, v) }",
         k=normal(4, 2, 3, 3),
         v=np.abs(normal(4)) + np.float32(0.1),
     )

@@ -45,9 +45,7 @@ def test_other_ranks():
         line=normal(3, 2, 4),
         cube=normal(2, 2, 3, 3, 3),
     )
-    assert_like_onnxruntime(
-        model, *[[normal(n, 2, w), normal(n, 2, d, 5, w)] for n, d, w in ((1, 3, 5), (2, 1, 8))]
-    )
+    assert_like_onnxruntime(model, *[[normal(n, 2, w), normal(n, 2, d, 5, w)] for n, d, w in ((1, 3, 5), (2, 1, 8))])
 
 
 def test_four_spatial_axes():
@@ -67,8 +65,7 @@ def test_four_spatial_axes():
 
 def test_run_time_weights():
     model = parse(
-        "g (float[n,c,h,w] x, float[f,k,3,3] k, float[f] b) => (float[o,p,q,r] y)"
-        "{ y = Conv<pads=[1,1,1,1]>(x, k, b) }"
+        "g (float[n,c,h,w] x, float[f,k,3,3] k, float[f] b) => (float[o,p,q,r] y){ y = Conv<pads=[1,1,1,1]>(x, k, b) }"
     )
     library = assert_like_onnxruntime(
         model, *[[normal(1, c, 5, 4), normal(f, c, 3, 3), normal(f)] for c, f in ((1, 2), (5, 3))]
@@ -107,8 +104,7 @@ def test_transposed_strides_pads_groups_dilations():
 @pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
 def test_transposed_to_a_multiple_of_the_input(auto_pad: str):
     model = parse(
-        "g (float[n,2,w] x) => (float[a,b,c] y)"
-        f'{{ y = ConvTranspose<auto_pad="{auto_pad}", strides=[2]>(x, k) }}',
+        f'g (float[n,2,w] x) => (float[a,b,c] y){{ y = ConvTranspose<auto_pad="{auto_pad}", strides=[2]>(x, k) }}',
         k=normal(2, 3, 5),
     )
     assert_like_onnxruntime(model, *[[normal(n, 2, w)] for n, w in ((1, 1), (2, 5), (1, 8))])
@@ -128,6 +124,4 @@ def test_transposed_with_run_time_weights():
         "g (float[n,c,h,w] x, float[c,f,3,2] k) => (float[o,p,q,r] y)"
         "{ y = ConvTranspose<strides=[2,2], group=2>(x, k) }"
     )
-    assert_like_onnxruntime(
-        model, *[[normal(1, 4, h, w), normal(4, f, 3, 2)] for h, w, f in ((1, 3, 2), (5, 2, 1))]
-    )
+    assert_like_onnxruntime(model, *[[normal(1, 4, h, w), normal(4, f, 3, 2)] for h, w, f in ((1, 3, 2), (5, 2, 1))])

@@ -38,9 +38,7 @@ def test_ceil_mode_drops_windows_that_start_behind_the_data():
 @pytest.mark.parametrize("storage_order", [0, 1])
 def test_places_of_the_maxima(storage_order: int):
     attributes = f"kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1], storage_order={storage_order}"
-    model = parse(
-        f"g (float[n,2,h,w] x) => (float[a,b,c,d] y, int64[e,f,g,h] i) {{ y, i = MaxPool<{attributes}>(x) }}"
-    )
+    model = parse(f"g (float[n,2,h,w] x) => (float[a,b,c,d] y, int64[e,f,g,h] i) {{ y, i = MaxPool<{attributes}>(x) }}")
     ties = np.round(normal(2, 2, 6, 5))
     assert_like_onnxruntime(model, [ties], *_calls(2))
 

@@ -73,9 +73,7 @@ def test_antialias_covers_what_an_output_covers(mode: str):
 
 
 def test_aspect_ratio_is_kept():
-    attributes = [
-        f'mode="nearest", keep_aspect_ratio_policy="{p}", axes=[2,3]' for p in ("not_larger", "not_smaller")
-    ]
+    attributes = [f'mode="nearest", keep_aspect_ratio_policy="{p}", axes=[2,3]' for p in ("not_larger", "not_smaller")]
     model = _resizes(*attributes, sizes=np.array([6, 9]))
     library = tvm_dyn.compile(model)
     for h, w in ((3, 3), (5, 7), (13, 2)):
@@ -103,9 +101,7 @@ def test_sizes_from_another_tensor():
         ' s = Shape(z)\n u = Resize<coordinate_transformation_mode="asymmetric", nearest_mode="floor">'
         "(x, , , s)\n y = Add(u, z) }"
     )
-    assert_like_onnxruntime(
-        model, *[[normal(1, 2, h, w), normal(1, 2, 2 * h, w + 3)] for h, w in ((2, 3), (5, 1))]
-    )
+    assert_like_onnxruntime(model, *[[normal(1, 2, h, w), normal(1, 2, 2 * h, w + 3)] for h, w in ((2, 3), (5, 1))])
 
 
 def test_run_time_scales_and_sizes():

@@ -45,9 +45,7 @@ def test_columns_to_image():
 
 
 def test_centres_meet():
-    model = parse(
-        "g (float[h,w,3] x, int64[2] t) => (float[a,b,c] y) { y = CenterCropPad<axes=[0,1]>(x, t) }"
-    )
+    model = parse("g (float[h,w,3] x, int64[2] t) => (float[a,b,c] y) { y = CenterCropPad<axes=[0,1]>(x, t) }")
     library = tvm_dyn.compile(model)
     for h, w, target in ((4, 5, [2, 8]), (7, 3, [4, 4]), (1, 6, [5, 6]), (10, 1, [3, 1])):
         x, want = normal(h, w, 3), np.zeros((*target, 3), "float32")

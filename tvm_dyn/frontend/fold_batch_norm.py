@@ -24,9 +24,7 @@ def fold_batch_norm(graph: onnx.GraphProto, values: Values) -> list[onnx.NodePro
 
     values: what is known ahead of the first node; its constants are the candidates, as are Constant nodes.
     """
-    constants = {
-        name: value.const for name, value in values.items() if value is not None and value.const is not None
-    }
+    constants = {name: value.const for name, value in values.items() if value is not None and value.const is not None}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
@@ -49,11 +47,7 @@ def fold_batch_norm(graph: onnx.GraphProto, values: Values) -> list[onnx.NodePro
         merged.output[0] = node.output[0]
         replaced[node.output[0]] = merged
         dropped.add(source.output[0])
-    return [
-        replaced.get(next(iter(n.output), ""), n)
-        for n in graph.node
-        if next(iter(n.output), "") not in dropped
-    ]
+    return [replaced.get(next(iter(n.output), ""), n) for n in graph.node if next(iter(n.output), "") not in dropped]
 
 
 def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:

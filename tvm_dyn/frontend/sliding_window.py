@@ -33,12 +33,7 @@ class Axis:
 
     @property
     def fixed_pads(self) -> bool:
-        return (
-            isinstance(self.before, int)
-            and isinstance(self.after, int)
-            and self.before >= 0
-            and self.after >= 0
-        )
+        return isinstance(self.before, int) and isinstance(self.after, int) and self.before >= 0 and self.after >= 0
 
 
 def per_axis(node: Node, name: str, rank: int, default: int) -> list[int]:
@@ -66,9 +61,7 @@ def axes_of_window(ctx: Context, node: Node, extents: Sequence[Any], kernel: Seq
             message = f"{node.label}: the window is larger than the padded input along spatial axis {k}"
             ctx.require(positions >= 0, [extents[k]], message)
         elif positions < 0:
-            raise InvalidModelError(
-                f"{node.label}: the window is larger than the padded input along spatial axis {k}"
-            )
+            raise InvalidModelError(f"{node.label}: the window is larger than the padded input along spatial axis {k}")
         reach = simplify_sum(ctx, (positions - 1) * strides[k] + span - extents[k] - before)
         behind = reach if node.attr("ceil_mode", 0) else after
         axes.append(Axis(extents[k], kernel[k], strides[k], dilations[k], before, after, behind, positions))

@@ -46,9 +46,7 @@ def conv(ctx: Context, node: Node) -> Value:
 
 def _check_ranks(node: Node, dims: Sequence[Any], kernel: Sequence[Any]) -> None:
     if len(dims) != len(kernel) or len(dims) < 3:
-        raise InvalidModelError(
-            f"{node.label}: data of rank {len(dims)} and weights of rank {len(kernel)} do not fit"
-        )
+        raise InvalidModelError(f"{node.label}: data of rank {len(dims)} and weights of rank {len(kernel)} do not fit")
 
 
 def emit_conv(ctx: Context, data: Value, weight: Value, axes: Sequence[Axis], group: int) -> Value:
@@ -87,8 +85,7 @@ def _padded(ctx: Context, data: Value, axes: Sequence[Axis]) -> tuple[Value, lis
 
     result = ctx.emit_te(pad, ctx.tensor(data), [a.before for a in axes], [*dims[:2], *extents])
     return result, [
-        Axis(e, a.kernel, a.stride, a.dilation, 0, 0, 0, a.positions)
-        for e, a in zip(extents, axes, strict=True)
+        Axis(e, a.kernel, a.stride, a.dilation, 0, 0, 0, a.positions) for e, a in zip(extents, axes, strict=True)
     ]
 
 
@@ -146,16 +143,13 @@ def conv_transpose(ctx: Context, node: Node) -> Value:
     spans = [(k - 1) * d + 1 for k, d in zip(kernel[2:], dilations, strict=True)]
     crops = _crops(ctx, node, dims[2:], spans, strides)
     # zero taps behind the last give the zeros that output_padding asks for
-    surplus = [
-        c + n - ((e - 1) * s + k) for (c, n), e, s, k in zip(crops, dims[2:], strides, spans, strict=True)
-    ]
+    surplus = [c + n - ((e - 1) * s + k) for (c, n), e, s, k in zip(crops, dims[2:], strides, spans, strict=True)]
     surplus = [simplify_sum(ctx, x) for x in surplus]
     reach = [k + max(x, 0) if isinstance(x, int) else k for k, x in zip(spans, surplus, strict=True)]
     taps = [ceil_div(ctx.facts, r, s) for r, s in zip(reach, strides, strict=True)]
     phases = _phase_weights(ctx, weight, group, strides, dilations, taps)
     axes = [
-        Axis(e, t, 1, 1, t - 1, t - 1, t - 1, simplify_sum(ctx, e + t - 1))
-        for e, t in zip(dims[2:], taps, strict=True)
+        Axis(e, t, 1, 1, t - 1, t - 1, t - 1, simplify_sum(ctx, e + t - 1)) for e, t in zip(dims[2:], taps, strict=True)
     ]
     result = _interleave(ctx, emit_conv(ctx, data, phases, axes, group), strides)
     return add_bias(ctx, crop(ctx, result, crops), node.input(2))
@@ -200,9 +194,7 @@ def _phase_weights(
     reverse = np.flip(split, axis=tuple(3 + 2 * k for k in range(rank)))
     order = [0, 2, *[4 + 2 * k for k in range(rank)], 1, *[3 + 2 * k for k in range(rank)]]
     phases = group * filters * int(np.prod(strides))
-    return Value(
-        const=np.ascontiguousarray(reverse.transpose(order)).reshape([phases, channels // group, *taps])
-    )
+    return Value(const=np.ascontiguousarray(reverse.transpose(order)).reshape([phases, channels // group, *taps]))
 
 
 def _runtime_phase_weights(
@@ -223,9 +215,7 @@ def _runtime_phase_weights(
             exists = [tirx.floormod(r, d) == 0 for r, d in zip(place, dilations, strict=True) if d > 1]
             source = [tirx.floordiv(r, d) if d > 1 else r for r, d in zip(place, dilations, strict=True)]
             exists += [r < k for r, k in zip(source, w.shape[2:], strict=True)]
-            return tirx.if_then_else(
-                tirx.all(*exists), w(g * members + c, f, *source), tirx.const(0, w.dtype)
-            )
+            return tirx.if_then_else(tirx.all(*exists), w(g * members + c, f, *source), tirx.const(0, w.dtype))
 
         return te.compute(shape, at, name="phase_weights")
 
@@ -244,9 +234,7 @@ def _interleave(ctx: Context, value: Value, strides: list[int]) -> Value:
     split = reshape(ctx, value, [batch, filters, *strides, *extents])
     order = [0, 1, *[axis for k in range(rank) for axis in (2 + rank + k, 2 + k)]]
     mixed = ctx.emit(relax.op.permute_dims(ctx.tensor(split), order))
-    return reshape(
-        ctx, mixed, [batch, filters, *[product([e, s]) for e, s in zip(extents, strides, strict=True)]]
-    )
+    return reshape(ctx, mixed, [batch, filters, *[product([e, s]) for e, s in zip(extents, strides, strict=True)]])
 
 
 def crop(ctx: Context, value: Value, crops: Sequence[tuple[Any, Any]]) -> Value:
@@ -255,10 +243,7 @@ def crop(ctx: Context, value: Value, crops: Sequence[tuple[Any, Any]]) -> Value:
     befores, lengths = [c[0] for c in crops], [c[1] for c in crops]
     rank = len(crops)
     ends = [simplify_sum(ctx, e - b - n) for e, (b, n) in zip(extents, crops, strict=True)]
-    if all(
-        isinstance(b, int) and b == 0 and isinstance(e, int) and e == 0
-        for b, e in zip(befores, ends, strict=True)
-    ):
+    if all(isinstance(b, int) and b == 0 and isinstance(e, int) and e == 0 for b, e in zip(befores, ends, strict=True)):
         return value
     if all(e >= 0 if isinstance(e, int) else ctx.facts.prove(e >= 0) for e in ends):
         return strided_slice(ctx, value, [0, 0, *befores], [batch, channels, *lengths], [1] * (2 + rank))

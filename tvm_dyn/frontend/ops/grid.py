@@ -32,9 +32,7 @@ def grid_sample(ctx: Context, node: Node) -> Value:
     mode = _MODES.get(node.attr("mode", "linear"), node.attr("mode", "linear"))
     padding, align = node.attr("padding_mode", "zeros"), bool(node.attr("align_corners", 0))
     if mode not in _TAPS or padding not in ("zeros", "border", "reflection"):
-        raise UnsupportedOperatorError(
-            f"{node.label}: mode '{mode}' with padding '{padding}' is not supported"
-        )
+        raise UnsupportedOperatorError(f"{node.label}: mode '{mode}' with padding '{padding}' is not supported")
     rank = len(dims) - 2
     batch = ctx.require_equal(dims[0], grid_dims[0], "the batch of data and grid")
     ctx.require_equal(grid_dims[-1], rank, "the coordinates of a grid point and the spatial axes")
@@ -46,9 +44,7 @@ def grid_sample(ctx: Context, node: Node) -> Value:
     for k in range(rank):
         arguments = ctx.tensor(grid), dims[2 + k], [batch, *places]
         for entry in (sampler.element, sampler.weight):
-            tables.append(
-                ctx.tensor(ctx.emit_te(_table(rank - 1 - k, entry), *arguments, name=entry.__name__))
-            )
+            tables.append(ctx.tensor(ctx.emit_te(_table(rank - 1 - k, entry), *arguments, name=entry.__name__)))
 
     def grid_sample(x: te.Tensor, tables: list[te.Tensor], shape: list[Any]) -> te.Tensor:
         def at(n: Any, c: Any, *index: Any) -> Any:
@@ -159,9 +155,7 @@ def affine_grid(ctx: Context, node: Node) -> Value:
             total = matrix(n, row, rank).astype("float32")
             for k in range(rank):
                 position = rank - 1 - k
-                total = total + matrix(n, row, k).astype("float32") * coordinate(
-                    place[position], extents[position]
-                )
+                total = total + matrix(n, row, k).astype("float32") * coordinate(place[position], extents[position])
             return total.astype(matrix.dtype)
 
         return te.compute(shape, at, name="affine_grid")

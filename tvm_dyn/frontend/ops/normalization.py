@@ -25,11 +25,7 @@ op = relax.op
 def _as(ctx: Context, value: Value, dtype: str) -> Value:
     if value.dtype == dtype:
         return value
-    return (
-        Value(const=value.const.astype(dtype))
-        if value.is_const
-        else ctx.emit(op.astype(ctx.tensor(value), dtype))
-    )
+    return Value(const=value.const.astype(dtype)) if value.is_const else ctx.emit(op.astype(ctx.tensor(value), dtype))
 
 
 def _work_dtype(dtype: str) -> str:
@@ -43,9 +39,7 @@ def _per_channel(ctx: Context, value: Value, channels: Any, rank: int, what: str
     return Value(const=value.const.reshape(shape)) if value.is_const else reshape(ctx, value, shape)
 
 
-def _statistics(
-    ctx: Context, tensor: relax.Expr, axes: Sequence[int]
-) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+def _statistics(ctx: Context, tensor: relax.Expr, axes: Sequence[int]) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
     """(mean, values without it, variance), reduced axes kept."""
     mean = ctx.bb.emit(op.mean(tensor, list(axes), keepdims=True))
     centred = ctx.bb.emit(op.subtract(tensor, mean))
@@ -173,9 +167,7 @@ def _normalize_rows(
     return reshape(ctx, normal, dims) if first == 0 else normal
 
 
-def _aligned(
-    ctx: Context, dims: Sequence[Any], *factors: Value | None
-) -> tuple[list[Any], Value | None, Value | None]:
+def _aligned(ctx: Context, dims: Sequence[Any], *factors: Value | None) -> tuple[list[Any], Value | None, Value | None]:
     """The data's dims, and the factors with dims that are the constant 1 or read as the data's do."""
     dims = list(dims)
     what = "the dims that are normalized and those of the scale or bias"

@@ -65,9 +65,7 @@ def _slide(
     """Combine `term` over the taps of every window; pads hold `fill`."""
     padded = any(not isinstance(p, int) or p != 0 for a in axes for p in (a.before, a.behind))
 
-    def pool(
-        x: te.Tensor, rest: list[te.Tensor], before: list[Any], sizes: list[Any], shape: list[Any]
-    ) -> te.Tensor:
+    def pool(x: te.Tensor, rest: list[te.Tensor], before: list[Any], sizes: list[Any], shape: list[Any]) -> te.Tensor:
         def pad(n: Any, c: Any, *index: Any) -> Any:
             return guarded(x, n, c, [i - b for i, b in zip(index, before, strict=True)], fill)
 
@@ -94,9 +92,7 @@ def _slide(
 @converter("MaxPool")
 def max_pool(ctx: Context, node: Node) -> Any:
     axes = _axes(ctx, node)
-    largest = (
-        _relax_pool(ctx, node, axes, _MAX_POOL[len(axes)]) if _is_plain(node, axes) else _max(ctx, node, axes)
-    )
+    largest = _relax_pool(ctx, node, axes, _MAX_POOL[len(axes)]) if _is_plain(node, axes) else _max(ctx, node, axes)
     if len(node.outputs) == 1 or not node.outputs[1]:
         return [largest, None][: len(node.outputs)]
     return [largest, _indices(ctx, node, axes, largest)]
@@ -199,9 +195,7 @@ def _taps_within(axis: Axis, start: Any, low: Any, high: Any) -> Any:
 
     def taps_before(bound: Any) -> Any:
         distance = tirx.max(prim(bound - start), tirx.const(0, "int64"))
-        taps = (
-            distance if axis.dilation == 1 else tirx.floordiv(distance + (axis.dilation - 1), axis.dilation)
-        )
+        taps = distance if axis.dilation == 1 else tirx.floordiv(distance + (axis.dilation - 1), axis.dilation)
         return tirx.min(taps, prim(axis.kernel))
 
     return taps_before(high) - taps_before(low)
@@ -227,9 +221,7 @@ def _root(ctx: Context, total: Value, exponent: int) -> Value:
     if exponent == 1:
         return total
     tensor = ctx.tensor(total)
-    return ctx.emit(
-        op.sqrt(tensor) if exponent == 2 else op.power(tensor, relax.const(1.0 / exponent, total.dtype))
-    )
+    return ctx.emit(op.sqrt(tensor) if exponent == 2 else op.power(tensor, relax.const(1.0 / exponent, total.dtype)))
 
 
 # -- global --------------------------------------------------------------------------------------------------

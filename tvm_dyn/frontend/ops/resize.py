@@ -48,15 +48,11 @@ def resize(ctx: Context, node: Node) -> Value:
         extrapolation=node.attr("extrapolation_value", 0.0),
     )
     roi, scales, sizes = (_given(ctx, node.input(k)) for k in (1, 2, 3))
-    return _resize(
-        ctx, node, sampling, scales, sizes, roi if sampling.coordinates == "tf_crop_and_resize" else None
-    )
+    return _resize(ctx, node, sampling, scales, sizes, roi if sampling.coordinates == "tf_crop_and_resize" else None)
 
 
 def _mode(node: Node) -> str:
-    mode = {"bilinear": "linear", "trilinear": "linear"}.get(
-        node.attr("mode", "nearest"), node.attr("mode", "nearest")
-    )
+    mode = {"bilinear": "linear", "trilinear": "linear"}.get(node.attr("mode", "nearest"), node.attr("mode", "nearest"))
     if mode not in ("nearest", "linear", "cubic"):
         raise UnsupportedOperatorError(f"{node.label}: mode '{mode}' is not supported")
     return mode
@@ -97,9 +93,7 @@ def _known_or_value(roi: Value | None) -> Any:
 # -- sizes ---------------------------------------------------------------------------------------------------
 
 
-def _axes_of_sizes(
-    ctx: Context, node: Node, dims: list[Any], chosen: list[int], sizes: list[Any]
-) -> list[Axis]:
+def _axes_of_sizes(ctx: Context, node: Node, dims: list[Any], chosen: list[int], sizes: list[Any]) -> list[Axis]:
     policy, scale = node.attr("keep_aspect_ratio_policy", "stretch"), None
     extents = [dims[a] for a in chosen]
     if len(sizes) != len(chosen):
@@ -125,8 +119,7 @@ def _kept_ratio(ctx: Context, policy: str, extents: list[Any], sizes: list[Any],
     """round(extent * scale), halves up, where scale is the least (or largest) of all size / extent."""
     pick = minimum if policy == "not_larger" else maximum
     results = [
-        floor_div(ctx.facts, 2 * extent * size + other, 2 * other)
-        for size, other in zip(sizes, extents, strict=True)
+        floor_div(ctx.facts, 2 * extent * size + other, 2 * other) for size, other in zip(sizes, extents, strict=True)
     ]
     best = results[0]
     for result in results[1:]:
@@ -181,9 +174,7 @@ def _is_identity(ctx: Context, axis: Axis, runtime_scales: Value | None) -> bool
 # -- passes --------------------------------------------------------------------------------------------------
 
 
-def _interpolate(
-    ctx: Context, data: Value, sampling: Sampling, axes: list[Axis], operands: Operands
-) -> Value:
+def _interpolate(ctx: Context, data: Value, sampling: Sampling, axes: list[Axis], operands: Operands) -> Value:
     cropping = sampling.coordinates == "tf_crop_and_resize"
     if sampling.mode == "nearest" and not cropping:
         factors = {a.axis: _repeats(ctx, sampling, a, operands) for a in axes}
@@ -221,9 +212,7 @@ def _repeat(ctx: Context, data: Value, factors: dict[int, int]) -> Value:
     """(h, w) -> (h, 1, w, 1) -> (h, 2, w, 2) -> (2h, 2w): no index arithmetic inside the kernel."""
     dims = ctx.shape(data)
     inner = [d for axis, dim in enumerate(dims) for d in ((dim, 1) if axis in factors else (dim,))]
-    outer = [
-        d for axis, dim in enumerate(dims) for d in ((dim, factors[axis]) if axis in factors else (dim,))
-    ]
+    outer = [d for axis, dim in enumerate(dims) for d in ((dim, factors[axis]) if axis in factors else (dim,))]
     spread = ctx.expand(reshape(ctx, data, inner), outer)
     return reshape(ctx, spread, [product([dim, factors.get(axis, 1)]) for axis, dim in enumerate(dims)])
 
@@ -280,9 +269,7 @@ def _extrapolate(ctx: Context, data: Value, sampling: Sampling, axis: Axis, oper
 
     def extrapolate(x: te.Tensor, outside: te.Tensor) -> te.Tensor:
         value = tirx.const(sampling.extrapolation, x.dtype)
-        return te.compute(
-            x.shape, lambda *i: tirx.Select(outside(i[axis.axis]), value, x(*i)), name="extrapolate"
-        )
+        return te.compute(x.shape, lambda *i: tirx.Select(outside(i[axis.axis]), value, x(*i)), name="extrapolate")
 
     return ctx.emit_te(extrapolate, ctx.tensor(data), ctx.tensor(flags))
 

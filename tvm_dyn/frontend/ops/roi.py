@@ -28,9 +28,7 @@ def _largest(ctx: Context, name: str, rois: Value, count: Callable[[te.Tensor, A
     def largest(regions: te.Tensor) -> te.Tensor:
         region = te.reduce_axis((0, regions.shape[0]), "region")
         zero = tirx.const(0, "int64")
-        top = te.compute(
-            [1], lambda _: te.max(tirx.max(count(regions, region), zero), axis=region), name="top"
-        )
+        top = te.compute([1], lambda _: te.max(tirx.max(count(regions, region), zero), axis=region), name="top")
         return te.compute([1], lambda i: tirx.max(top(i), zero), name=name)
 
     return ctx.scalar(ctx.emit_te(largest, ctx.tensor(rois)), signed=False)
@@ -44,36 +42,25 @@ def roi_align(ctx: Context, node: Node) -> Value:
     height, width = node.attr("output_height", 1), node.attr("output_width", 1)
     centred = node.opset >= 16 and node.attr("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     bins = _Bins(node.attr("spatial_scale", 1.0), centred, (height, width), node.attr("sampling_ratio", 0))
-    count = ctx.require_equal(
-        ctx.shape(rois)[0], ctx.shape(batches)[0], "the regions and their batch indices"
-    )
+    count = ctx.require_equal(ctx.shape(rois)[0], ctx.shape(batches)[0], "the regions and their batch indices")
     ctx.require(prim(ctx.shape(rois)[1]) >= 4, [], f"{node.label}: a region takes four numbers")
-    grid = [
-        bins.ratio or _largest(ctx, "samples", rois, lambda r, n, k=k: bins.samples(r, n, k))
-        for k in range(2)
-    ]
+    grid = [bins.ratio or _largest(ctx, "samples", rois, lambda r, n, k=k: bins.samples(r, n, k)) for k in range(2)]
     average = node.attr("mode", "avg") == "avg"
 
-    def align(
-        x: te.Tensor, regions: te.Tensor, images: te.Tensor, samples: list[Any], shape: list[Any]
-    ) -> te.Tensor:
+    def align(x: te.Tensor, regions: te.Tensor, images: te.Tensor, samples: list[Any], shape: list[Any]) -> te.Tensor:
         steps = [te.reduce_axis((0, s), name) for s, name in zip(samples, ("iy", "ix"), strict=True)]
 
         def at(n: Any, c: Any, *cell: Any) -> Any:
             image = clamp_index(images(n).astype("int64"), x.shape[0])
             own = [bins.samples(regions, n, k) for k in range(2)]
             sides = [bins.sides(regions, n, k, cell[k], steps[k], own[k], x.shape[2 + k]) for k in range(2)]
-            corners = [
-                wy * wx * x(image, c, y, xx).astype("float32") for y, wy in sides[0] for xx, wx in sides[1]
-            ]
+            corners = [wy * wx * x(image, c, y, xx).astype("float32") for y, wy in sides[0] for xx, wx in sides[1]]
             exists = tirx.all(*[i < o for i, o in zip(steps, own, strict=True)])
             if average:
                 total = reduce(lambda a, b: a + b, corners)
                 points = tirx.max(prim(own[0]) * own[1], tirx.const(1, "int64")).astype("float32")
                 return te.sum(tirx.Select(exists, total / points, f32(0)), axis=steps)
-            return te.max(
-                tirx.Select(exists, reduce(tirx.max, corners), tirx.min_value("float32")), axis=steps
-            )
+            return te.max(tirx.Select(exists, reduce(tirx.max, corners), tirx.min_value("float32")), axis=steps)
 
         def finished(n: Any, c: Any, *cell: Any) -> Any:
             value = pooled(n, c, *cell)
@@ -118,10 +105,7 @@ class _Bins:
         below = tirx.floor(bounded)
         fraction, low = bounded - below, clamp_index(below.astype("int64"), extent)
         weights = (f32(1) - fraction, fraction)
-        return [
-            (clamp_index(low + k, extent), tirx.Select(inside, weight, f32(0)))
-            for k, weight in enumerate(weights)
-        ]
+        return [(clamp_index(low + k, extent), tirx.Select(inside, weight, f32(0))) for k, weight in enumerate(weights)]
 
 
 @converter("MaxRoiPool")

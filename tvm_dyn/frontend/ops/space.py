@@ -74,9 +74,7 @@ def col2im(ctx: Context, node: Node) -> Value:
     pads = node.attr("pads") or [0] * (2 * rank)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     blocks = [
-        simplify_sum(
-            ctx, floor_div(ctx.facts, image[k] + pads[k] + pads[k + rank] - spans[k], strides[k]) + 1
-        )
+        simplify_sum(ctx, floor_div(ctx.facts, image[k] + pads[k] + pads[k + rank] - spans[k], strides[k]) + 1)
         for k in range(rank)
     ]
     batch, columns, count = ctx.shape(node.data())
@@ -105,9 +103,7 @@ def _spread(ctx: Context, value: Value, dilations: list[int]) -> Value:
         return te.compute(shape, at, name="spread")
 
     result = ctx.emit_te(spread, ctx.tensor(value), [*dims[:2], *inner, *blocks])
-    return reshape(
-        ctx, result, [*dims[:2], *[k * d for k, d in zip(kernel, dilations, strict=True)], *blocks]
-    )
+    return reshape(ctx, result, [*dims[:2], *[k * d for k, d in zip(kernel, dilations, strict=True)], *blocks])
 
 
 def _fold(ctx: Context, value: Value, strides: list[int], rank: int) -> Value:
@@ -132,9 +128,7 @@ def _fold(ctx: Context, value: Value, strides: list[int], rank: int) -> Value:
 
     inner = [d for pair in zip(extents, strides, strict=True) for d in pair]
     result = ctx.emit_te(fold, ctx.tensor(value), [*dims[:2], *inner])
-    return reshape(
-        ctx, result, [*dims[:2], *[product([e, s]) for e, s in zip(extents, strides, strict=True)]]
-    )
+    return reshape(ctx, result, [*dims[:2], *[product([e, s]) for e, s in zip(extents, strides, strict=True)]])
 
 
 # -- CenterCropPad -------------------------------------------------------------------------------------------
@@ -164,11 +158,7 @@ def center_crop_pad(ctx: Context, node: Node) -> Value:
                 for i, extent, move in zip(source, x.shape, moved, strict=True)
                 for condition in ((i >= 0, i < extent) if move else ())
             ]
-            return (
-                tirx.if_then_else(tirx.all(*inside), x(*source), tirx.const(0, x.dtype))
-                if inside
-                else x(*source)
-            )
+            return tirx.if_then_else(tirx.all(*inside), x(*source), tirx.const(0, x.dtype)) if inside else x(*source)
 
         return te.compute(extents, at, name="centre")
 
