@@ -55,8 +55,7 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 transform.FuseOps(),
                 passes.GatherGroupSymbols(),
                 transform.FuseTIR(),
-                # Knows a reshape by its loops, so it comes before they are scheduled.
-                transform.RewriteDataflowReshape(),
+                passes.ReshapesToViews(),
                 transform.DeadCodeElimination(),
             ],
         ),

@@ -6,6 +6,7 @@ from tvm_dyn.passes.gather_group_symbols import GatherGroupSymbols
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
+from tvm_dyn.passes.reshapes_to_views import ReshapesToViews
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "LowerShapeAsserts",
     "PlanMemory",
     "PropagateSymbolicShapes",
+    "ReshapesToViews",
     "ScheduleGroups",
 ]
