@@ -173,6 +173,11 @@ class Context:
         items = [s - _OFFSET for s in symbols] if signed else symbols
         return object_array(items, shape)
 
+    def opaque(self, extents: Sequence[Any]) -> list[Any]:
+        """Extents as fresh symbols, for expressions of run-time values that would only grow from use to use."""
+        items = object_array(list(extents))
+        return list(self._runtime_elements(Value(expr=self._from_elements(Value(elements=items))), items.shape, False))
+
     def scalar(self, value: Value, *, signed: bool = True) -> Any:
         """The one integer that a value holds."""
         array = self.elements(value, signed=signed)

@@ -234,10 +234,18 @@ class FunctionShapes:
         return arg if new.same_as(old) else self._cast(arg, new)
 
     def _cast(self, var: Any, ty: ir.Type) -> ir.Var:
-        """A ``match_cast`` of ``var`` to ``ty``, made once in a block."""
+        """``var`` with the type ``ty``, made once in a block.
+
+        A ``match_cast``, or a reshape where one of its symbols stands for an expression in that symbol: TVM's
+        CanonicalizeBindings replaces such a symbol by the expression without end.
+        """
         known = self._retyped.get(var)
         if known is not None and tvm_ffi.structural_equal(known.ty, ty):
             return known
+        if _mentions_itself(dims_of(var.ty), dims_of(ty)):
+            new = self._builder.emit(relax.op.reshape(var, relax.ShapeExpr(dims_of(ty))))
+            self._retyped[var] = new
+            return new
         kind = relax.DataflowVar if self._builder.current_block_is_dataflow() else relax.Var
         new = kind(var.name, ty)
         self._builder.emit_normalized(relax.MatchCast(new, var, ty))
@@ -327,6 +335,11 @@ class FunctionShapes:
 
     def _without_removed_dim(self, dim: ir.Expr) -> ir.Expr:
         return substitute(dim, self._removed) if self._removed else dim
+
+
+def _mentions_itself(old: list[ir.Expr] | None, new: list[ir.Expr] | None) -> bool:
+    pairs = [(a, b) for a, b in zip(old or [], new or [], strict=False) if not tvm_ffi.structural_equal(a, b)]
+    return any(set(free_vars(a)) & set(free_vars(b)) for a, b in pairs)
 
 
 _COSTLY = (prim.Select, prim.Min, prim.Max, prim.FloorDiv, prim.FloorMod, prim.Cast)

@@ -70,7 +70,7 @@ def reshape_(ctx: Context, node: Node) -> Value:
     raw = list(ctx.elements(node.data(1))) if len(node.inputs) > 1 else node.attr("shape")
     target = _resolve_copies(own, raw, node.attr("allowzero", 0))
     if any(isinstance(t, tvm.ir.Expr) and not ctx.facts.prove(t >= 0) for t in raw):
-        target = _resolve_runtime_target(ctx, own, target)
+        target = ctx.opaque(_resolve_runtime_target(ctx, own, target))
     elif -1 in [t for t in target if isinstance(t, int)]:
         target = _resolve_rest(ctx, own, target)
     target = [simplify(t, ctx.facts) for t in target]
