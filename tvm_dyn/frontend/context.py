@@ -12,6 +12,7 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 from tvm_dyn.errors import InvalidModelError, ModelImportError
+from tvm_dyn.frontend.extents import extent_of, is_one, prim
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.symbols import SymbolTable
 from tvm_dyn.frontend.value import MAX_ELEMENTS, Value, object_array
@@ -136,7 +137,7 @@ class Context:
         shape = value.expr.ty.shape
         if not isinstance(shape, relax.ShapeExpr):
             raise ModelImportError(f"{self.label}: an operand has no known rank")
-        return [_int_or_expr(d) for d in shape.values]
+        return [extent_of(d) for d in shape.values]
 
     def rank(self, value: Value) -> int:
         return len(self.shape(value))
@@ -199,7 +200,7 @@ class Context:
         Proved at import, or made true by unifying two input symbols, or checked once at run time.
         Raises InvalidModelError when it can never hold.
         """
-        left, right = _int_or_expr(left), _int_or_expr(right)
+        left, right = extent_of(left), extent_of(right)
         simpler = min((left, right), key=lambda dim: len(to_text(dim)))
         if self.facts.prove_equal(left, right):
             return simpler
@@ -209,7 +210,7 @@ class Context:
         if not self._branch_depth and (solution := self.symbols.solve(left, right)):
             self.symbols.unify(*solution, why=message)
             raise Unified(message)
-        self.require(_expr(left) == _expr(right), [left, right], message)
+        self.require(prim(left) == prim(right), [left, right], message)
         return simpler
 
     def require(self, condition: Any, values: Sequence[Any], message: str) -> None:
@@ -233,7 +234,7 @@ class Context:
         result = padded[0]
         for other in padded[1:]:
             joined: dict[int, Any] = {}
-            pairs = [(_int_or_expr(a), _int_or_expr(b)) for a, b in zip(result, other, strict=True)]
+            pairs = [(extent_of(a), extent_of(b)) for a, b in zip(result, other, strict=True)]
             # axes that can only be equal go first: what they tell may decide the others
             for axis in sorted(range(rank), key=lambda k: not self._only_equal(*pairs[k])):
                 joined[axis] = self._broadcast_dim(*pairs[axis])
@@ -246,9 +247,9 @@ class Context:
         return all(no or self._one_means_equal(d, a, b) for d, no in zip((a, b), never_one, strict=True))
 
     def _broadcast_dim(self, a: Any, b: Any) -> Any:
-        if _is_one(b) or self.facts.prove_equal(a, b):
-            return b if isinstance(b, int) and not _is_one(b) else a
-        if _is_one(a):
+        if is_one(b) or self.facts.prove_equal(a, b):
+            return b if isinstance(b, int) and not is_one(b) else a
+        if is_one(a):
             return b
         if self._only_equal(a, b):
             return self.require_equal(a, b, "dims that broadcast")
@@ -262,8 +263,8 @@ class Context:
         )
         if any(self.facts.prove_equal(joined, d) for d in (a, b)) and not any(never_one):
             return joined  # one absorbs the other: they were joined before
-        alternatives = [_expr(a) == _expr(b)] + [
-            _expr(d) == 1 for d, no in zip((a, b), never_one, strict=True) if not no
+        alternatives = [prim(a) == prim(b)] + [
+            prim(d) == 1 for d, no in zip((a, b), never_one, strict=True) if not no
         ]
         text = f"{self.label}: dims that broadcast must be equal or 1: {to_text(a)} and {to_text(b)}"
         self.require(tirx.any(*alternatives), [a, b], text)
@@ -275,7 +276,7 @@ class Context:
         facts = self.facts.clone()
         while isinstance(dim, tvm.ir.prim.Min) and isinstance(dim.b, tirx.IntImm) and dim.b.value > 1:
             dim = dim.a  # min(s, 512) == 1 only where s == 1
-        facts.assume(_expr(dim) == 1)
+        facts.assume(prim(dim) == 1)
         return facts.prove_equal(a, b)
 
     def broadcast_to(self, value: Value, shape: Sequence[Any]) -> Value:
@@ -288,14 +289,14 @@ class Context:
         unproved = [
             axis
             for axis, dim in enumerate(own)
-            if not _is_one(dim) and not self.facts.prove_equal(dim, shape[axis + offset])
+            if not is_one(dim) and not self.facts.prove_equal(dim, shape[axis + offset])
         ]
         if not unproved:
             return self.cast_shape(
-                value, [d if _is_one(d) else shape[axis + offset] for axis, d in enumerate(own)]
+                value, [d if is_one(d) else shape[axis + offset] for axis, d in enumerate(own)]
             )
         return self.expand(
-            value, [dim if _is_one(dim) else shape[axis + offset] for axis, dim in enumerate(own)]
+            value, [dim if is_one(dim) else shape[axis + offset] for axis, dim in enumerate(own)]
         )
 
     def expand(self, value: Value, target: Sequence[Any]) -> Value:
@@ -312,10 +313,10 @@ class Context:
                 picked = []
                 for axis, dim in enumerate(own_dims):
                     here = index[axis + offset]
-                    if _is_one(dim):
+                    if is_one(dim):
                         here = tirx.const(0, "int64")
                     elif not equal[axis]:
-                        here = tirx.if_then_else(_expr(dim) == 1, tirx.const(0, "int64"), here)
+                        here = tirx.if_then_else(prim(dim) == 1, tirx.const(0, "int64"), here)
                     picked.append(here)
                 return x(*picked)
 
@@ -326,12 +327,12 @@ class Context:
     def cast_shape(self, value: Value, shape: Sequence[Any]) -> Value:
         """The same tensor with its extents written as `shape`, which are known to be equal; free at run time."""
         own = self.shape(value)
-        if all(tvm_ffi.structural_equal(_expr(a), _expr(b)) for a, b in zip(own, shape, strict=True)):
+        if all(tvm_ffi.structural_equal(prim(a), prim(b)) for a, b in zip(own, shape, strict=True)):
             return value
         # not a match_cast: CanonicalizeBindings recurses without end where `shape` mentions the symbol it replaces
         return Value(
             expr=self.bb.emit(
-                relax.op.reshape(self.tensor(value), relax.ShapeExpr([_expr(d) for d in shape]))
+                relax.op.reshape(self.tensor(value), relax.ShapeExpr([prim(d) for d in shape]))
             )
         )
 
@@ -345,7 +346,7 @@ class Context:
                 for tensor in tensors:
                     here = index[len(index) - len(tensor.shape) :]
                     one = [
-                        tirx.const(0, "int64") if _is_one(_int_or_expr(d)) else i
+                        tirx.const(0, "int64") if is_one(extent_of(d)) else i
                         for d, i in zip(tensor.shape, here, strict=True)
                     ]
                     picks.append(tensor(*one))
@@ -385,17 +386,3 @@ def assertion(condition: Any, values: Sequence[Any], message: str) -> relax.Expr
     """An R.assert_op on extents, which carries the extents that its message is about."""
     text = message.replace("{", "{{").replace("}", "}}")
     return relax.op.assert_op(relax.prim_value(condition), [relax.prim_value(v) for v in values], text)
-
-
-def _is_one(dim: Any) -> bool:
-    return isinstance(dim, int) and dim == 1
-
-
-def _int_or_expr(dim: Any) -> Any:
-    if isinstance(dim, int | np.integer):
-        return int(dim)
-    return int(dim.value) if isinstance(dim, tirx.IntImm) else dim
-
-
-def _expr(dim: Any) -> Any:
-    return tirx.const(dim, "int64") if isinstance(dim, int) else dim

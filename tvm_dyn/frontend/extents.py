@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import tirx
 
@@ -15,6 +16,17 @@ INT64_MAX = 2**63 - 1
 def prim(extent: Any) -> Any:
     """The extent as a prim expression."""
     return tirx.const(extent, "int64") if isinstance(extent, int) else extent
+
+
+def extent_of(value: Any) -> Any:
+    """An int for a number of any kind, else the expression itself."""
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return int(value.value) if isinstance(value, tirx.IntImm) else value
+
+
+def is_one(extent: Any) -> bool:
+    return isinstance(extent, int) and extent == 1
 
 
 def is_symbolic(*extents: Any) -> bool:
