@@ -7,7 +7,8 @@ import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -160,10 +161,28 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
     if not os.path.isfile(path):
         raise InvalidLibraryError(f"there is no file {str(path)!r}")
     try:
-        module = tvm.runtime.load_module(os.path.abspath(path))
+        with _loader_silenced():
+            module = tvm.runtime.load_module(os.path.abspath(path))
     except (RuntimeError, ValueError, AttributeError) as error:
         raise InvalidLibraryError(f"{str(path)!r} is no library that TVM can load: {error}") from error
     return Library(module, num_threads, Path(path).absolute())
+
+
+@contextmanager
+def _loader_silenced() -> Iterator[None]:
+    """TVM's loader prints one warning ("Scope Loaded:") per constant of a library; failures it raises."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # the process has no stderr
+        yield
+        return
+    try:
+        with open(os.devnull, "w") as sink:
+            os.dup2(sink.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _read_signature(module: tvm.runtime.Module) -> Signature:
