@@ -35,6 +35,13 @@ def test_reshapes():
     assert_like_onnxruntime(model, *[[normal(b, s, 12)] for b, s in ((1, 1), (2, 5), (3, 17))])
 
 
+def test_squeeze_without_axes_gives_the_declared_rank():
+    text = "g (float[n,1] x) => (float y) { s = Squeeze(x)\n t = Mul(s, two)\n y = Add(t, two) }"
+    model = parse(text, two=np.float32(2))
+    library = assert_like_onnxruntime(model, [normal(1, 1)])
+    assert library.outputs[0].shape == ()
+
+
 def test_reshape_to_a_shape_from_the_run():
     model = parse("g (float[n,6] x, int64[3] s) => (float[o] y) { t = Reshape(x, s)\n y = Exp(t) }")
     assert_like_onnxruntime(

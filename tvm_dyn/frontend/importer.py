@@ -37,6 +37,7 @@ from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.symbols import SymbolTable
 from tvm_dyn.frontend.value import SUB_BYTE, Value
 
+_ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sigmoid", "Relu", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Identity"}
 # Each restart merges at least one symbol into others, so the number of dims bounds them; this catches a fault of ours.
 _MAX_RESTARTS = 10_000
 
@@ -177,8 +178,13 @@ def dtype_name(elem_type: int, name: str) -> str:
 
 
 def _declared_ranks(graph: onnx.GraphProto) -> dict[str, int]:
+    """Ranks by name; what an elementwise operator makes a scalar of is made of scalars."""
     tensors = {info.name: info.type.tensor_type for info in (*graph.value_info, *graph.output)}
-    return {name: len(tensor.shape.dim) for name, tensor in tensors.items() if tensor.HasField("shape")}
+    ranks = {name: len(tensor.shape.dim) for name, tensor in tensors.items() if tensor.HasField("shape")}
+    for node in reversed(graph.node):
+        if node.op_type in _ELEMENTWISE and ranks.get(node.output[0]) == 0:
+            ranks.update(dict.fromkeys(node.input, 0))
+    return ranks
 
 
 def _initializers(graph: onnx.GraphProto) -> dict[str, Value | None]:

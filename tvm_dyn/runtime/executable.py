@@ -121,7 +121,8 @@ class Library:
 
     def _link(self, path: Path) -> None:
         try:
-            self._module.export_library(str(path))
+            with _stderr_silenced():
+                self._module.export_library(str(path))
         except (RuntimeError, ValueError) as error:
             raise CompileError(f"cannot link {path.name!r} (it takes g++ or clang++): {error}") from error
 
@@ -161,7 +162,7 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
     if not os.path.isfile(path):
         raise InvalidLibraryError(f"there is no file {str(path)!r}")
     try:
-        with _loader_silenced():
+        with _stderr_silenced():
             module = tvm.runtime.load_module(os.path.abspath(path))
     except (RuntimeError, ValueError, AttributeError) as error:
         raise InvalidLibraryError(f"{str(path)!r} is no library that TVM can load: {error}") from error
@@ -169,8 +170,8 @@ def load_library(path: str | os.PathLike[str], num_threads: int | None = None) -
 
 
 @contextmanager
-def _loader_silenced() -> Iterator[None]:
-    """TVM's loader prints one warning ("Scope Loaded:") per constant of a library; failures it raises."""
+def _stderr_silenced() -> Iterator[None]:
+    """TVM prints a warning ("Scope Loaded:", "Scope Saving:") per constant of a library; failures it raises."""
     try:
         kept = os.dup(2)
     except OSError:  # the process has no stderr
