@@ -43,8 +43,3 @@ def find(op_type: str, opset: int, domain: str = "") -> Converter | None:
         e for e in _TABLE[domain, op_type] if e.since <= opset and (e.until is None or opset <= e.until)
     ]
     return max(entries, key=lambda e: e.since).convert if entries else None
-
-
-def registered() -> list[tuple[str, str]]:
-    """(domain, op_type) of every operator that has a converter of our own."""
-    return sorted(key for key, entries in _TABLE.items() if entries)

@@ -19,10 +19,6 @@ def dims_of(ty: ir.Type | None) -> list[ir.Expr] | None:
     return None
 
 
-def dtype_of(ty: relax.TensorType) -> str:
-    """The element type, '' where it is not known."""
-    return "" if ty.dtype is None else str(ty.dtype)
-
 
 def with_dims(ty: ir.Type, dims: list[ir.Expr]) -> ir.Type:
     """A tensor or shape type with its dims replaced."""

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from tvm_dyn.errors import InvalidModelError, UnsupportedOperatorError
-from tvm_dyn.frontend import recurrent_kernel
+from tvm_dyn.frontend import recurrent_cell, recurrent_kernel
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.ops.matmul import emit_matmul
@@ -103,7 +103,7 @@ def emit_recurrent(
     if batch_first:
         x = _transposed(ctx, x, (1, 0, 2))
         h0, c0 = (None if v is None else _transposed(ctx, v, (1, 0, 2)) for v in (h0, c0))
-    cell = recurrent_kernel.Cell(
+    cell = recurrent_cell.Cell(
         kind,
         hidden,
         *_directions(node, kind),
@@ -136,7 +136,7 @@ def emit_recurrent(
 
 
 def _call(
-    ctx: Context, cell: recurrent_kernel.Cell, operands: list[Value], time: Any, batch: Any
+    ctx: Context, cell: recurrent_cell.Cell, operands: list[Value], time: Any, batch: Any
 ) -> list[Value]:
     state = [cell.directions, batch, cell.hidden]
     types = [
@@ -183,7 +183,7 @@ def _activation(node: Node, name: str, alphas: Any, betas: Any) -> Callable[[Any
 class _Weights:
     """Weights in the order that the kernel reads; constants are rearranged now, others at run time."""
 
-    def __init__(self, ctx: Context, cell: recurrent_kernel.Cell):
+    def __init__(self, ctx: Context, cell: recurrent_cell.Cell):
         self.ctx, self.cell = ctx, cell
 
     def project(self, x: Value, w: Value, b: Value | None) -> Value:
@@ -230,7 +230,7 @@ class _Weights:
         panels, first = [], 0
         for gates in cell.gate_groups:
             part = _sliced(ctx, columns_last, 2, first, first + gates)
-            panel = recurrent_kernel.panel_width(gates, cell.width)
+            panel = recurrent_cell.panel_width(gates, cell.width)
             shape = [cell.directions, cell.hidden, gates * cell.width // panel, panel]
             panels.append(_transposed(ctx, _reshaped(ctx, part, shape), (0, 2, 1, 3)))
             first += gates
