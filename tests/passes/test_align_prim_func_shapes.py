@@ -44,9 +44,7 @@ def test_the_group_fuses_and_computes_the_same():
     machine = relax.VirtualMachine(tvm.compile(fused, host_target()), tvm.cpu())
     for rows in (1, 7):
         data = np.random.default_rng(rows).standard_normal((rows, 4)).astype("float32")
-        np.testing.assert_allclose(
-            machine["main"](tvm.runtime.tensor(data)).numpy(), np.exp(data) * 2, rtol=1e-5
-        )
+        np.testing.assert_allclose(machine["main"](tvm.runtime.tensor(data)).numpy(), np.exp(data) * 2, rtol=1e-5)
 
 
 def test_idempotent_and_the_input_stays():

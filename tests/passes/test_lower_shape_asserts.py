@@ -15,9 +15,7 @@ def module() -> tvm.IRModule:
     x, y = (relax.Var(name, relax.TensorType((dim, 4), "float32")) for name, dim in (("x", n), ("y", m)))
     builder = relax.BlockBuilder()
     with builder.function("main", [x, y], pure=False):
-        builder.emit(
-            relax.op.assert_op(relax.prim_value(n == m), [relax.prim_value(n)], "rows {{differ}}: {}")
-        )
+        builder.emit(relax.op.assert_op(relax.prim_value(n == m), [relax.prim_value(n)], "rows {{differ}}: {}"))
         builder.emit(relax.op.assert_op(relax.prim_value(n > 1), [], "too few rows"))
         builder.emit_func_output(builder.emit(relax.op.exp(x)))
     return builder.get()

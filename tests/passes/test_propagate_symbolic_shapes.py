@@ -42,10 +42,7 @@ def facts_of(mod: tvm.IRModule, name: str = "main") -> dict:
 def type_of(mod: tvm.IRModule, name: str, func: str = "main") -> str:
     """The printed type of the first binding of that name."""
     types = [
-        str(binding.var.ty)
-        for block in mod[func].body.blocks
-        for binding in block.bindings
-        if binding.var.name == name
+        str(binding.var.ty) for block in mod[func].body.blocks for binding in block.bindings if binding.var.name == name
     ]
     return types[0]
 
@@ -66,9 +63,7 @@ def test_asserted_equality_gives_the_shape_back():
     @I.ir_module
     class Expected:
         @R.function(pure=False)
-        def main(x: R.Tensor(("n", 4), "float32"), y: R.Tensor(("m", 4), "float32")) -> R.Tensor(
-            ("n", 4), "float32"
-        ):
+        def main(x: R.Tensor(("n", 4), "float32"), y: R.Tensor(("m", 4), "float32")) -> R.Tensor(("n", 4), "float32"):
             n, m = T.int64(), T.int64()
             R.assert_op(R.prim_value(n == m), [n, m], format="{} {}")
             with R.dataflow():

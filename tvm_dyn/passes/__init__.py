@@ -1,9 +1,11 @@
 """Relax and TIR passes; one file, one class, one test per pass. Each is usable alone in `tvm.transform.Sequential`."""
 
 from tvm_dyn.passes.align_prim_func_shapes import AlignPrimFuncShapes
+from tvm_dyn.passes.annotate_dependence import AnnotateDependence
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
-from tvm_dyn.passes.gather_group_symbols import GatherGroupSymbols
+from tvm_dyn.passes.fuse_by_dependence import FuseByDependence
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
+from tvm_dyn.passes.partition_by_backbone import PartitionByBackbone
 from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
 from tvm_dyn.passes.reshapes_to_views import ReshapesToViews
@@ -11,9 +13,11 @@ from tvm_dyn.passes.schedule_groups import ScheduleGroups
 
 __all__ = [
     "AlignPrimFuncShapes",
+    "AnnotateDependence",
     "AssumeNoAlias",
-    "GatherGroupSymbols",
+    "FuseByDependence",
     "LowerShapeAsserts",
+    "PartitionByBackbone",
     "PlanMemory",
     "PropagateSymbolicShapes",
     "ReshapesToViews",

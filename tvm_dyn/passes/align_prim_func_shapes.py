@@ -117,17 +117,23 @@ def _with_shapes(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tuple[tir
 
 
 def _renamed(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.PrimFunc:
+    """``func`` with ``shapes`` for some parameters, and the old extents rewritten in the body.
+
+    The extents of parameters are variables while the body is rewritten: one form may be wanted in two ways.
+    """
     buffers: dict[Any, Any] = {}
     forms: list[tuple[Any, Any]] = []
-    for position, dims in shapes.items():
-        old = func.params[position]
-        forms += [
-            (a, b)
-            for a, b in zip(old.ty.shape, dims, strict=True)
-            if not isinstance(a, tirx.IntImm | tvm.ir.Var)
-        ]
+    final: dict[Any, Any] = {}
+    for position, old in enumerate(func.params):
+        if not isinstance(old.ty, tirx.BufferType):
+            continue
+        dims = shapes.get(position, list(old.ty.shape))
+        pairs = zip(old.ty.shape, dims, strict=True)
+        forms += [(a, b) for a, b in pairs if a is not b and not isinstance(a, tirx.IntImm | tvm.ir.Var)]
+        names = [d if isinstance(d, tirx.IntImm | tvm.ir.Var) else tirx.Var("extent", d.ty) for d in dims]
+        final |= {name: dim for name, dim in zip(names, dims, strict=True) if name is not dim}
         buffers[old] = tirx.decl_buffer(
-            dims,
+            names,
             old.ty.dtype,
             old.name,
             elem_offset=old.ty.elem_offset,
@@ -141,4 +147,5 @@ def _renamed(func: tirx.PrimFunc, shapes: dict[int, list[Any]]) -> tirx.PrimFunc
 
     kinds = dict.fromkeys(type(old) for old, _ in forms)
     rules = [(tvm.ir.Var, lambda var: buffers.get(var, var)), *((kind, rewrite) for kind in kinds)]
-    return tvm_ffi.structural_map(func.without_attr("global_symbol"), rules, order="pre")
+    func = tvm_ffi.structural_map(func.without_attr("global_symbol"), rules, order="pre")
+    return tvm_ffi.structural_map(func, [(tvm.ir.Var, lambda var: final.get(var, var))], order="pre")

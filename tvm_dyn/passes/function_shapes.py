@@ -142,8 +142,7 @@ class FunctionShapes:
     def _assertion(self, binding: relax.VarBinding) -> None:
         """Keep a check as it is written (`_removed` dims aside) unless it cannot fail."""
         args = [
-            substitute(arg, self._removed) if ir.is_prim_expr(arg) else self._expr(arg)
-            for arg in binding.value.args
+            substitute(arg, self._removed) if ir.is_prim_expr(arg) else self._expr(arg) for arg in binding.value.args
         ]
         if self.facts.checked.prove(args[0]):
             return

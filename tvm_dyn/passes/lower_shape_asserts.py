@@ -61,9 +61,7 @@ class _Lower(PyExprMutator):
         name = f"check_shapes_{len(self.checks)}"
         used = list({v: None for a in asserts for v in tirx.analysis.undefined_vars(a.args[0])})
         self.checks[name] = _check_function(name, used, asserts)
-        call = relax.Call(
-            relax.ExternFunc(name), [relax.prim_value(v) for v in used], ty_args=[relax.TupleType([])]
-        )
+        call = relax.Call(relax.ExternFunc(name), [relax.prim_value(v) for v in used], ty_args=[relax.TupleType([])])
         self.builder_.emit(call)
 
 
@@ -85,13 +83,9 @@ def _check_function(name: str, used: list[tirx.Var], asserts: list[relax.Call]) 
         condition = _substitute(call.args[0], params)
         message = call.args[1].value.format(*(str(value) for value in call.args[2:]))
         # the constructor's Python signature names its first two parameters the other way round
-        statements.append(
-            tirx.AssertStmt(condition, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)])
-        )
+        statements.append(tirx.AssertStmt(condition, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(message)]))
     body = statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
-    return tirx.PrimFunc(list(params.values()), body).with_attr(
-        {"global_symbol": name, "tirx.is_scheduled": True}
-    )
+    return tirx.PrimFunc(list(params.values()), body).with_attr({"global_symbol": name, "tirx.is_scheduled": True})
 
 
 def _substitute(expr: Any, mapping: dict[Any, Any]) -> Any:

@@ -19,9 +19,7 @@ class PlanMemory:
     """StaticPlanBlockMemory for every function without an `if`."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        branching = {
-            gv: f for gv, f in mod.functions.items() if isinstance(f, relax.Function) and _branches(f)
-        }
+        branching = {gv: f for gv, f in mod.functions.items() if isinstance(f, relax.Function) and _branches(f)}
         rest = mod.clone()
         for gv in branching:
             rest.update_func(gv, _placeholder(mod[gv]))

@@ -54,9 +54,7 @@ class PropagateSymbolicShapes:
         return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
-def _propagate(
-    func: relax.Function, renamed: dict[ir.GlobalVar, ir.GlobalVar], may_assert: bool
-) -> relax.Function:
+def _propagate(func: relax.Function, renamed: dict[ir.GlobalVar, ir.GlobalVar], may_assert: bool) -> relax.Function:
     """Rounds over one function until none adds a check: a check makes facts hold further up."""
     for _ in range(_MAX_ROUNDS):
         walk = FunctionShapes(func, renamed, may_assert)

@@ -19,7 +19,6 @@ def dims_of(ty: ir.Type | None) -> list[ir.Expr] | None:
     return None
 
 
-
 def with_dims(ty: ir.Type, dims: list[ir.Expr]) -> ir.Type:
     """A tensor or shape type with its dims replaced."""
     if isinstance(ty, relax.ShapeType):
