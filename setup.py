@@ -9,7 +9,7 @@ ROOT = Path(__file__).parent
 (VERSION,) = re.findall(r'__version__ = "(.+)"', (ROOT / "tvm_dyn/__init__.py").read_text())
 
 TORCH = ["torch==2.13.0", "onnxscript>=0.7", "transformers>=5.0,<6"]
-BENCH = ["onnxruntime>=1.20", "openvino>=2025.0"]
+BENCH = ["onnxruntime>=1.20", "openvino>=2025.0", *TORCH]
 TEST = [
     "pytest>=8.0",
     "pytest-xdist>=3.5",

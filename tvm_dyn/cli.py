@@ -1,4 +1,4 @@
-"""The `tvm-dyn` command: compile a model, run a library, show what either holds."""
+"""The `tvm-dyn` command: compile a model, run a library, show what either holds, measure beside the peers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ _out = Console()
 _err = Console(stderr=True)
 
 
-def _parse_dims(
-    _context: click.Context, _parameter: click.Parameter, values: Sequence[str]
-) -> dict[str, Dim]:
+def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, Dim]:
     try:
         return parse_dim_options(values)
     except InvalidDimError as error:
@@ -38,9 +36,7 @@ def _parse_dims(
 
 
 def _dim_option(help_text: str) -> Callable[[Any], Any]:
-    return click.option(
-        "--dim", "dims", multiple=True, metavar="NAME=...", callback=_parse_dims, help=help_text
-    )
+    return click.option("--dim", "dims", multiple=True, metavar="NAME=...", callback=_parse_dims, help=help_text)
 
 
 _threads_option = click.option(
@@ -48,9 +44,7 @@ _threads_option = click.option(
     type=click.IntRange(min=1),
     help="Threads per call; by default TVM_NUM_THREADS, else all cores.",
 )
-_json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object instead of tables."
-)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,17 +55,11 @@ def main() -> None:
 
 @main.command("compile")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
-@click.option(
-    "-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write, *.so."
-)
+@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write, *.so.")
 @_dim_option("What is known of a symbolic dim: seq=1..512, batch=8, width=32..1024/32 (a multiple of 32).")
-@click.option(
-    "--dump-phases", type=click.Path(file_okay=False), help="Folder for the module after each phase."
-)
+@click.option("--dump-phases", type=click.Path(file_okay=False), help="Folder for the module after each phase.")
 @_json_option
-def compile_command(
-    model: str, output: str, dims: dict[str, Dim], dump_phases: str | None, as_json: bool
-) -> None:
+def compile_command(model: str, output: str, dims: dict[str, Dim], dump_phases: str | None, as_json: bool) -> None:
     """Compile MODEL (.onnx) to a library that runs every shape."""
     if not output.endswith(".so"):
         raise click.BadParameter("TVM tells a library by its suffix; name it *.so", param_hint="--output")
@@ -128,9 +116,7 @@ def run_command(
         f"{milliseconds:.3f} ms on {loaded.num_threads} threads", "output", "dtype", "shape", "values", "file"
     )
     for row, output in zip(rows, outputs, strict=True):
-        table.add_row(
-            row["name"], row["dtype"], shape_text(tuple(row["shape"])), _preview(output), row["file"] or ""
-        )
+        table.add_row(row["name"], row["dtype"], shape_text(tuple(row["shape"])), _preview(output), row["file"] or "")
     _out.print(table)
 
 
@@ -155,6 +141,23 @@ def info_command(model: str, dims: dict[str, Dim], as_json: bool) -> None:
     for name in info.groups:
         table.add_row(name)
     _out.print(table)
+
+
+@main.command("bench")
+@click.argument("suite", type=click.Choice(["dense", "attention", "norm", "conv", "models"]))
+@click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads of every contestant; default 1.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures.")
+@click.option("--case", "pattern", default="", help="Only cases whose name contains this.")
+@click.option("--rounds", type=click.IntRange(min=1), default=10, help="Turns of each contestant; the best counts.")
+def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str, rounds: int) -> None:
+    """Measure SUITE beside onnxruntime, OpenVINO and torch, and against the peak of the machine."""
+    with _clear_errors():
+        from tvm_dyn import bench
+
+        cases = [case for case in bench.SUITES[suite]() if pattern in case.name]
+        if not cases:
+            raise click.BadParameter(f"no case of {suite} has {pattern!r} in its name", param_hint="--case")
+        bench.run_suite(cases, threads, rounds, json_file, _out, _err)
 
 
 @contextmanager
@@ -192,9 +195,7 @@ def _load_inputs(options: Sequence[str]) -> dict[str, np.ndarray]:
 
 def _extent(name: str, dim: Dim) -> int:
     if dim.min != dim.max:
-        raise InvalidInputError(
-            f"dim {name!r} needs one extent to run with, not {dim}: write --dim {name}=37"
-        )
+        raise InvalidInputError(f"dim {name!r} needs one extent to run with, not {dim}: write --dim {name}=37")
     return dim.min
 
 

@@ -57,3 +57,9 @@ class CallError(TvmDynError, RuntimeError):
 
 class InvalidInputError(CallError, ValueError):
     """The arguments of a call do not fit the library's inputs."""
+
+
+class BenchError(TvmDynError):
+    """A benchmark cannot run: a peer is missing, or two contestants do not agree on the result."""
+
+    stage = "bench"

@@ -1,0 +1,6 @@
+"""Benchmarks beside the peers: the same model, the same inputs, in turns in one process."""
+
+from tvm_dyn.bench.runner import run_suite
+from tvm_dyn.bench.suites import SUITES
+
+__all__ = ["SUITES", "run_suite"]
