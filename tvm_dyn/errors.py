@@ -39,6 +39,10 @@ class CompileError(TvmDynError):
     stage = "compile"
 
 
+class ReplayError(CompileError):
+    """The trace of a backbone does not fit a kernel; the message says why."""
+
+
 class KernelFallbackWarning(UserWarning):
     """A kernel has no schedule, as one fails that should not: it is right, but slow."""
 

@@ -14,6 +14,7 @@ from typing import Any
 from tvm import s_tir, sym, tirx
 from tvm.tirx import Buffer, PrimFunc
 
+from tvm_dyn.schedules.backbone import Backbone, kind
 from tvm_dyn.schedules.common import SCHEDULED, as_int, is_costly, loads, stores, substitute, uses_var
 from tvm_dyn.schedules.stage import Stage, parse
 
@@ -34,20 +35,6 @@ class Relation(enum.IntEnum):
     RESHAPE = 3
     REDUCE = 4
     OPAQUE = 5
-
-
-class Backbone(str, enum.Enum):
-    """What a kernel's schedule is built around.
-
-    PRODUCT: a sum of products over axes of their own (matmul). WINDOW: a reduction whose window slides (convolution,
-    pooling). ROWS: other reductions (softmax, normalisation). MAP: none, every element on its own. OPAQUE: not known.
-    """
-
-    PRODUCT = "product"
-    WINDOW = "window"
-    ROWS = "rows"
-    MAP = "map"
-    OPAQUE = "opaque"
 
 
 class Work(enum.IntEnum):
@@ -114,39 +101,7 @@ def dependence(func: PrimFunc) -> Dependence:
     if maps.result is None:
         return _UNKNOWN
     operands = tuple(maps.operand(t) for t in tensors if not t.same_as(maps.result))
-    return Dependence(_backbone(stages), _work(stages), operands)
-
-
-def _backbone(stages: list[Stage]) -> Backbone:
-    reductions = [stage for stage in stages if stage.reduction]
-    if not reductions:
-        return Backbone.MAP
-    if len(reductions) > 1:
-        return Backbone.ROWS
-    if _slides(reductions[0]):
-        return Backbone.WINDOW
-    return Backbone.PRODUCT if _is_product(reductions[0]) else Backbone.ROWS
-
-
-def _slides(stage: Stage) -> bool:
-    """Whether a spatial and a reduction axis meet in one index."""
-    spatial, reduction = ([iv.var for iv in axes] for axes in (stage.spatial, stage.reduction))
-    return any(
-        uses_var(index, spatial) and uses_var(index, reduction) for _, indices in stage.accesses() for index in indices
-    )
-
-
-def _is_product(stage: Stage) -> bool:
-    """Whether the stage adds up products of two operands, each of which lacks some axis of the result."""
-    written = stores(stage.body)
-    if len(written) != 1 or not isinstance(written[0].value, tirx.Add) or not isinstance(written[0].value.b, tirx.Mul):
-        return False
-    factors = [loads(factor) for factor in (written[0].value.b.a, written[0].value.b.b)]
-    if [len(f) for f in factors] != [1, 1]:
-        return False
-    reduction = [iv.var for iv in stage.reduction]
-    used = [[uses_var(list(f[0].indices), [iv.var]) for iv in stage.spatial] for f in factors]
-    return all(uses_var(list(f[0].indices), reduction) for f in factors) and not any(all(u) for u in used)
+    return Dependence(kind(stages), _work(stages), operands)
 
 
 def _work(stages: list[Stage]) -> Work:

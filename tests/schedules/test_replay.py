@@ -1,0 +1,76 @@
+"""Traces: recorded on a backbone, replayed on kernels around it, refused where they do not fit."""
+
+from dataclasses import dataclass
+
+import pytest
+import tvm
+from backbones import backbone, conv, dense
+from tvm import s_tir, topi
+
+from tvm_dyn.errors import ReplayError
+from tvm_dyn.schedules.backbone import NAME, normal_form
+from tvm_dyn.schedules.common import collect
+from tvm_dyn.schedules.replay import Traces, decided, record, replay
+
+
+@dataclass(frozen=True)
+class Blocks:
+    rows: int
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Other:
+    rows: int
+
+
+def block(func: tvm.tirx.PrimFunc) -> s_tir.SBlock:
+    return next(b for b in collect(func.body, s_tir.SBlock) if b.name_hint == NAME)
+
+
+def test_a_trace_decides_the_same_on_every_kernel_around_the_backbone():
+    tile = Blocks(6, (4, 2))
+    trace = record(backbone(dense()), tile)
+    for func in (dense(), dense("n", epilogue=topi.tanh), dense(prologue=topi.exp), dense(width=24), conv()):
+        assert decided(block(replay(trace, normal_form(func)[0])), Blocks) == tile
+
+
+def test_a_trace_is_an_ordinary_trace():
+    trace = record(backbone(dense()), Blocks(6, (4,)))
+    assert isinstance(trace, s_tir.schedule.Trace)
+    again = s_tir.Schedule(backbone(dense("k")))
+    s_tir.schedule.Trace.apply_json_to_schedule(trace.as_json(), again)
+    assert decided(block(again.mod["main"]), Blocks) == Blocks(6, (4,))
+
+
+def test_no_trace_decides_nothing():
+    assert decided(block(backbone(dense())), Blocks) is None
+
+
+def test_what_does_not_fit_is_refused_with_a_reason():
+    trace = record(backbone(dense()), Other(6))
+    with pytest.raises(ReplayError, match="does not apply"):
+        replay(trace, dense())  # not in normal form
+    replayed = replay(trace, backbone(dense()))
+    with pytest.raises(ReplayError, match="decides a Other, the kernel needs a Blocks"):
+        decided(block(replayed), Blocks)
+
+
+def test_a_decision_that_is_missing_is_named():
+    sch = s_tir.Schedule(backbone(dense()))
+    sch.annotate(sch.get_sblock(NAME), "tvm_dyn.tile", "Blocks")
+    sch.annotate(sch.get_sblock(NAME), "tvm_dyn.tile.rows", 3)
+    with pytest.raises(ReplayError, match="widths"):
+        decided(block(sch.mod["main"]), Blocks)
+
+
+def test_traces_are_found_by_backbone():
+    traces = Traces()
+    assert backbone(dense()) not in traces
+    with pytest.raises(KeyError):
+        traces[backbone(dense())]
+    first, second = (record(backbone(dense()), Blocks(rows, (4,))) for rows in (1, 2))
+    traces[backbone(dense("m"))] = first
+    assert backbone(dense("n")) in traces and backbone(dense(width=9)) not in traces
+    traces[backbone(dense("n"))] = second
+    assert traces[backbone(dense(epilogue=topi.tanh))].same_as(second)

@@ -1,0 +1,100 @@
+"""Traces: the tile decisions of a backbone, recorded once and replayed on every kernel that is built around it.
+
+    sch = Schedule(backbone)                                   # C[i, j] += A[i, k] * B[k, j], symbolic i
+    block = sch.get_sblock("backbone")
+    sch.annotate(block, "tvm_dyn.tile", "MatmulTile")
+    sch.annotate(block, "tvm_dyn.tile.vectors", 4)             # one annotation for each decision
+    --->
+    fused_matmul_add_gelu: the same instructions on its block "backbone"; its rule emits what they decide
+
+A trace is an ordinary `tvm.s_tir.schedule.Trace`. It holds no loops and no extents, so that it means the same for any
+prologue, epilogue and symbolic extent; blocks beside the backbone are placed by the rule, from how they read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, TypeVar
+
+import tvm_ffi
+from tvm import s_tir
+from tvm.s_tir.schedule import Schedule, Trace
+from tvm.tirx import PrimFunc
+
+from tvm_dyn.errors import ReplayError
+from tvm_dyn.schedules.backbone import NAME
+
+TILE = "tvm_dyn.tile"
+
+Tile = TypeVar("Tile")
+
+
+def record(backbone: PrimFunc, tile: Any) -> Trace:
+    """The trace that decides ``tile`` (a dataclass of numbers) on a function whose block is called "backbone"."""
+    sch = Schedule(backbone)
+    block = sch.get_sblock(NAME)
+    sch.annotate(block, TILE, type(tile).__name__)
+    for field in dataclasses.fields(tile):
+        value = getattr(tile, field.name)
+        sch.annotate(block, f"{TILE}.{field.name}", list(value) if isinstance(value, tuple) else value)
+    return sch.trace
+
+
+def replay(trace: Trace, func: PrimFunc) -> PrimFunc:
+    """``func``, in normal form, with the decisions of ``trace``. Raises ReplayError where an instruction fails."""
+    sch = Schedule(func)
+    try:
+        trace.apply_to_schedule(sch, remove_postproc=False)
+    except (s_tir.ScheduleError, RuntimeError) as error:
+        raise ReplayError(f"the trace does not apply: {error}") from error
+    return sch.mod["main"]
+
+
+def decided(block: s_tir.SBlock, kind: type[Tile]) -> Tile | None:
+    """The tile of this kind that a trace has decided on a block; None without a trace.
+
+    Raises ReplayError where the trace is for another kind of tile or lacks a decision.
+    """
+    annotations = block.annotations
+    if TILE not in annotations:
+        return None
+    if annotations[TILE] != kind.__name__:
+        raise ReplayError(f"the trace decides a {annotations[TILE]}, the kernel needs a {kind.__name__}")
+    missing = [f.name for f in dataclasses.fields(kind) if f"{TILE}.{f.name}" not in annotations]
+    if missing:
+        raise ReplayError(f"the trace does not decide {', '.join(missing)} of a {kind.__name__}")
+    return kind(**{f.name: _plain(annotations[f"{TILE}.{f.name}"]) for f in dataclasses.fields(kind)})
+
+
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, int) else tuple(int(v) for v in value)
+
+
+class Traces:
+    """Traces by backbone; backbones are the same where they differ in names of symbols only."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, list[tuple[PrimFunc, Trace]]] = {}
+
+    def __getitem__(self, backbone: PrimFunc) -> Trace:
+        """Raises KeyError for a backbone without a trace."""
+        for known, trace in self._found.get(_key(backbone), []):
+            if tvm_ffi.structural_equal(known, backbone, map_free_vars=True):
+                return trace
+        raise KeyError("no trace for this backbone")
+
+    def __setitem__(self, backbone: PrimFunc, trace: Trace) -> None:
+        kept = self._found.setdefault(_key(backbone), [])
+        kept[:] = [(b, t) for b, t in kept if not tvm_ffi.structural_equal(b, backbone, map_free_vars=True)]
+        kept.append((backbone, trace))
+
+    def __contains__(self, backbone: PrimFunc) -> bool:
+        try:
+            self[backbone]
+        except KeyError:
+            return False
+        return True
+
+
+def _key(backbone: PrimFunc) -> int:
+    return tvm_ffi.structural_hash(backbone, map_free_vars=True)
