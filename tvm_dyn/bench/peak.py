@@ -43,8 +43,10 @@ def _multiply_add(lanes: int, chains: int, threads: int) -> tvm.IRModule:
     """Independent chains of ``a = a * x + x`` in registers, as many as ``chains`` on each thread."""
 
     @T.prim_func(s_tir=True)
-    def main(x: T.Buffer((lanes,), "float32"), y: T.Buffer((threads, chains * lanes), "float32"), steps: T.int64):
+    def main(operands: T.handle, results: T.handle, steps: T.int64):
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        x = T.match_buffer(operands, (lanes,), "float32")
+        y = T.match_buffer(results, (threads, chains * lanes), "float32")
         for task in T.parallel(threads):
             a = T.alloc_buffer((chains * lanes,), "float32")
             for u in T.unroll(chains):

@@ -102,7 +102,8 @@ def _summary_table(suite: str, by_case: dict[str, list[Row]], rows: Sequence[Row
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column.replace("_", " "), justify="left" if index == 0 or column == "at" else "right")
+        heading = {"onnxruntime_fused": "fused"}.get(column, column)
+        table.add_column(heading, justify="left" if index == 0 or column == "at" else "right")
     table.columns[0].no_wrap = True
     return table
 

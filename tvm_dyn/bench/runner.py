@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,32 @@ _FEEDS = 2
 _PEAK_SAMPLES = 5
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """A row but for the share of the peak, which the whole run determines."""
+
+    case: Case
+    shape: Shape
+    flops: float | None
+    seconds: dict[str, float]
+
+    def row(self, threads: int, peak: float) -> Row:
+        share = None if self.flops is None else self.flops / self.seconds[OURS] / peak
+        return Row(self.case.suite, self.case.name, dict(self.shape), threads, self.seconds, share)
+
+
 class Runner:
     """Measures cases; what it has so far is in ``rows``, also after an interrupt."""
 
     def __init__(self, threads: int, rounds: int):
         self.threads, self.rounds = threads, rounds
         self.peak = FmaPeak(threads)
-        self._measured: list[tuple[Case, Shape, dict[str, float]]] = []
+        self._measured: list[_Measured] = []
 
     @property
     def rows(self) -> list[Row]:
         """The figures, with our share of the best peak seen in the whole run."""
-        return [self._row(*measured) for measured in self._measured]
+        return [measured.row(self.threads, self.peak.best) for measured in self._measured]
 
     def run(self, cases: Sequence[Case], console: Console) -> None:
         """Measure every shape of ``cases``; progress goes to ``console``.
@@ -52,20 +67,17 @@ class Runner:
                 everybody = contestants(case, self.threads, stage)
                 for shape in case.shapes:
                     progress.update(task, description=f"{case.suite} {case.name} {shape_name(shape)}")
-                    self._measured.append((case, shape, self._measure(case, shape, everybody)))
+                    self._measured.append(self._measure(case, shape, everybody))
                     progress.advance(task)
 
-    def _measure(self, case: Case, shape: Shape, everybody: Mapping[str, Contestant]) -> dict[str, float]:
+    def _measure(self, case: Case, shape: Shape, everybody: Mapping[str, Contestant]) -> _Measured:
         feeds = case.feeds(shape, _FEEDS)
         _check(case, shape, feeds[0], everybody)
         for _ in range(_PEAK_SAMPLES):
             self.peak.sample()
         calls = {name: [contestant.bind(feed) for feed in feeds] for name, contestant in everybody.items()}
-        return take_turns(calls, self.threads, self.rounds, case.seconds)
-
-    def _row(self, case: Case, shape: Shape, seconds: dict[str, float]) -> Row:
-        share = case.flops(shape) / seconds[OURS] / self.peak.best if case.flops else None
-        return Row(case.suite, case.name, dict(shape), self.threads, seconds, share)
+        seconds = take_turns(calls, self.threads, self.rounds, case.seconds)
+        return _Measured(case, shape, case.flops(shape) if case.flops else None, seconds)
 
 
 def run_suite(
