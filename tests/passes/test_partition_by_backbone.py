@@ -6,6 +6,7 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_dyn.passes import AnnotateDependence, PartitionByBackbone, ReshapesToViews
+from tvm_dyn.passes.operator_graph import RESHAPE
 from tvm_dyn.passes.partition_by_backbone import GROUP
 
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
@@ -35,9 +36,14 @@ def groups(graph, *inputs, attention: bool = False) -> list[list[str]]:
     for binding in block.bindings:
         attrs = getattr(binding.value, "attrs", None)
         if isinstance(attrs, tvm.ir.DictAttrs) and GROUP in attrs.keys():  # noqa: SIM118
-            name = binding.value.args[0].name_hint.rstrip("0123456789").removeprefix("tir_")
-            found.setdefault(int(attrs[GROUP]), []).append(name)
+            found.setdefault(int(attrs[GROUP]), []).append(name(binding.value))
     return list(found.values())
+
+
+def name(call: relax.Call) -> str:
+    if call.op == RESHAPE:
+        return "view"
+    return call.args[0].name_hint.rstrip("0123456789").removeprefix("tir_")
 
 
 def weights(*shape) -> relax.Expr:
@@ -143,6 +149,38 @@ def test_attention_whose_probabilities_are_a_result_is_none():
 
     shapes = [tensor(N, 2, M, 8), tensor(N, 2, 8, M), tensor(N, 2, M, 8)]
     assert groups(graph, *shapes, attention=True) == []
+
+
+def test_attention_reads_heads_split_off_and_repeated_where_they_are():
+    """Grouped-query attention on the slices of one projection: no copy of q, k or v is made."""
+
+    def graph(emit, x):
+        def part(begin, count):
+            heads = emit(op.reshape(emit(op.strided_slice(x, [2], [begin], [begin + 8 * count])), (N, M, count, 8)))
+            return emit(op.permute_dims(heads, [0, 2, 1, 3]))
+
+        def repeated(heads):
+            wide = emit(op.broadcast_to(emit(op.expand_dims(heads, 2)), (N, 2, 2, M, 8)))
+            return emit(op.reshape(wide, (N, 4, M, 8)))
+
+        q, k, v = part(0, 4), repeated(part(32, 2)), repeated(part(48, 2))
+        scores = emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2]))))
+        return op.matmul(emit(op.nn.softmax(scores, -1)), v)
+
+    (found,) = groups(graph, tensor(N, M, 64), attention=True)
+    parts = ["strided_slice", "view", "transpose"]
+    assert sorted(found) == sorted(
+        [*parts * 3, *["view", "broadcast_to", "view"] * 2, "transpose", "matmul", "softmax", "matmul"]
+    )
+
+
+def test_a_view_that_saves_nothing_stays_outside():
+    def graph(emit, x, k, v):
+        q = emit(op.permute_dims(emit(op.reshape(x, (N, M, 2, 8))), [0, 2, 1, 3]))
+        return op.matmul(emit(op.nn.softmax(emit(op.matmul(q, k)), -1)), v)
+
+    shapes = [tensor(N, M, 16), tensor(N, 2, 8, M), tensor(N, 2, M, 8)]
+    assert groups(graph, *shapes, attention=True) == [["transpose", "matmul", "softmax", "matmul"]]
 
 
 @pytest.mark.parametrize("wide", [True, False])

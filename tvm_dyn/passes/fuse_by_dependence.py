@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tvm
-from tvm import relax
+from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_dyn.passes.operator_graph import RESHAPE
 from tvm_dyn.passes.outline import outline
 from tvm_dyn.passes.partition_by_backbone import GROUP
 
@@ -53,12 +54,20 @@ class _Outlined(PyExprMutator):
         if number is None:
             super().visit_var_binding_(binding)
             return
-        members = self.groups[number]
-        if not binding.var.same_as(members[-1].var):
+        if not binding.var.same_as(self.groups[number][-1].var):
             return
+        members = [self._as_kernel(member) for member in self.groups[number]]
         func, arguments = outline(members)
         gv = self.builder_.add_func(func, _name(members))
         super().visit_var_binding_(relax.VarBinding(binding.var, relax.Call(gv, arguments)))
+
+    def _as_kernel(self, binding: relax.VarBinding) -> relax.VarBinding:
+        """A view inside a group is an index map."""
+        call = binding.value
+        if call.op != RESHAPE:
+            return binding
+        shape = list(binding.var.ty.shape.values)
+        return relax.VarBinding(binding.var, self.builder_.call_te(topi.reshape, call.args[0], shape))
 
 
 def _group(binding: relax.Binding) -> int | None:

@@ -1,4 +1,4 @@
-"""The kernels of a dataflow block and who reads whose result."""
+"""The kernels and views of a dataflow block and who reads whose result."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-from tvm_dyn.passes.dependence import ATTRIBUTE, Dependence, Operand
+from tvm_dyn.passes.dependence import ATTRIBUTE, Backbone, Dependence, Operand, Relation, Work
 
 CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class Read:
 
 @dataclass(eq=False)
 class Node:
-    """One call_tir with one result.
+    """One call_tir with one result, or a view, which costs nothing where it is and is an index map inside a kernel.
 
     position: its place in the block. operands: its tensor arguments with the kernel's maps of them. producers: the
     node behind each operand, None where there is none. reads: who reads the result. escapes: whether anything but
@@ -39,12 +40,12 @@ class Node:
     escapes: bool = False
 
     @property
-    def name(self) -> str:
-        return self.call.args[0].name_hint
+    def is_view(self) -> bool:
+        return self.call.op == RESHAPE
 
     @property
     def rank(self) -> int:
-        return len(self.call.ty_args[0].shape.values)
+        return len(self.var.ty.shape.values)
 
     def maps_of(self, nodes: set[Node]) -> list[Operand]:
         """How this node reads the results of ``nodes``."""
@@ -77,14 +78,23 @@ def operator_graph(block: relax.DataflowBlock, mod: tvm.IRModule) -> list[Node]:
 
 def _node(position: int, binding: relax.Binding, mod: tvm.IRModule) -> Node | None:
     call = binding.value
-    if not isinstance(binding, relax.VarBinding) or not isinstance(call, relax.Call) or call.op != CALL_TIR:
+    if not isinstance(binding, relax.VarBinding) or not isinstance(call, relax.Call) or not _has_dims(binding.var):
         return None
-    func, result = mod[call.args[0]], call.ty_args[0]
-    attribute = func.attrs.get(ATTRIBUTE) if func.attrs else None
-    if attribute is None or not isinstance(result, relax.TensorType) or not isinstance(result.shape, relax.ShapeExpr):
+    if call.op == RESHAPE and _has_dims(call.args[0]):
+        return Node(position, binding.var, call, _VIEW, [(call.args[0], _VIEW.operands[0])])
+    func = mod[call.args[0]] if call.op == CALL_TIR else None
+    attribute = func.attrs.get(ATTRIBUTE) if func is not None and func.attrs else None
+    if attribute is None:
         return None
     dependence = Dependence.from_attribute(attribute)
     arguments = [a for a in call.args[1].fields if isinstance(a.ty, relax.TensorType)]
     if len(arguments) != len(dependence.operands):
         return None
     return Node(position, binding.var, call, dependence, list(zip(arguments, dependence.operands, strict=True)))
+
+
+def _has_dims(tensor: relax.Expr) -> bool:
+    return isinstance(tensor.ty, relax.TensorType) and isinstance(tensor.ty.shape, relax.ShapeExpr)
+
+
+_VIEW = Dependence(Backbone.MAP, Work.MOVE, (Operand(Relation.RESHAPE, aligned=0, contiguous=False),))

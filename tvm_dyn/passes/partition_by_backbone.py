@@ -92,7 +92,7 @@ def partition(nodes: list[Node], takes_attention: Callable[[list[Node]], bool]) 
             group = groups.common(node)
             if group is not None and _joins_readers(node, group):
                 groups.join(node, group)
-            else:
+            elif not node.is_view:
                 groups.add([node])
     return [sorted(g, key=lambda n: n.position) for g in groups.all() if len(g) > 1]
 
@@ -165,7 +165,7 @@ class _Pointwise:
         self.head, self.groups = head, groups
 
     def __call__(self, node: Node, taken: set[Node]) -> bool:
-        if self.groups.of(node) is not None or node.dependence.backbone != Backbone.MAP:
+        if self.groups.of(node) is not None or node.is_view or node.dependence.backbone != Backbone.MAP:
             return False
         relations = [operand.relation for operand in node.maps_of(taken)]
         if all(relation == Relation.IDENTITY for relation in relations):
@@ -182,7 +182,8 @@ class _Rows:
         self.groups = groups
 
     def __call__(self, node: Node, taken: set[Node]) -> bool:
-        if self.groups.of(node) is not None or node.dependence.backbone not in (Backbone.MAP, Backbone.ROWS):
+        kinds = (Backbone.MAP, Backbone.ROWS)
+        if self.groups.of(node) is not None or node.is_view or node.dependence.backbone not in kinds:
             return False
         return all(self._in_step(operand) for operand in node.maps_of(taken))
 
@@ -240,8 +241,12 @@ def _may_inline(node: Node, read: Read, group: set[Node], attention: bool) -> bo
     relation, backbone, work = read.operand.relation, read.reader.dependence.backbone, node.dependence.work
     if relation == Relation.OPAQUE or backbone == Backbone.WINDOW:
         return False
+    if attention and (backbone == Backbone.PRODUCT or _is_moved(read.reader)):
+        return _is_packed(node)
+    if node.is_view:
+        return False
     if backbone == Backbone.PRODUCT:
-        return work <= (Work.CHEAP if attention else Work.MOVE) and _moves_elements(node, attention)
+        return work == Work.MOVE and all(o.relation <= Relation.BROADCAST and o.contiguous for _, o in node.operands)
     if any(n.dependence.backbone == Backbone.WINDOW for n in group):
         return False  # the rule for windows knows epilogues only
     if backbone == Backbone.ROWS:
@@ -251,11 +256,20 @@ def _may_inline(node: Node, read: Read, group: set[Node], attention: bool) -> bo
     return work < Work.COSTLY or (relation in _POINTWISE and len(node.reads) == 1)
 
 
-def _moves_elements(node: Node, anywhere: bool) -> bool:
-    """Whether a product reads through ``node`` as fast as from memory: in vectors, unless it packs the operand."""
-    return all(
-        operand.relation <= Relation.BROADCAST and (anywhere or operand.contiguous) for _, operand in node.operands
-    )
+def _is_packed(node: Node) -> bool:
+    """Whether attention, which reads its operands once to pack them, may compute ``node`` on the way: any move of
+    elements (heads split off, transposed, repeated), and simple arithmetic. A view alone saves nothing.
+    """
+    relations = [operand.relation for _, operand in node.operands]
+    if node.is_view:
+        (producer,) = node.producers
+        return producer is not None and len(producer.reads) == 1 and _is_moved(producer)
+    limit = Relation.RESHAPE if node.dependence.work == Work.MOVE else Relation.BROADCAST
+    return node.dependence.work < Work.COSTLY and all(relation <= limit for relation in relations)
+
+
+def _is_moved(node: Node) -> bool:
+    return node.dependence.backbone == Backbone.MAP and node.dependence.work == Work.MOVE
 
 
 def _is_regular(node: Node) -> bool:

@@ -1,6 +1,6 @@
 """Operators that only give their operand another shape become views of it.
 
-    lv: R.Tensor((n, 1)) = R.expand_dims(x, axis=[1])      ->    lv = R.reshape(x, R.shape([n, 1]))   # an operator still
+    lv: R.Tensor((n, 1)) = R.expand_dims(x, axis=[1])      ->    lv = R.reshape(x, R.shape([n, 1]))   # still an op
     R.output(gv = R.reshape(x, ...))                       ->    gv = R.call_tir(cls.reshape, (x,))   # a copy
 
 Results of the function are copies, so that no result shares memory with an argument or another result. Comes before
