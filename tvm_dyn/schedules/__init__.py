@@ -24,6 +24,7 @@ from tvm_dyn.schedules import (
 from tvm_dyn.schedules.common import SCHEDULED, decompose_reductions, leaf_blocks
 from tvm_dyn.schedules.extremes import start_at_infinity
 from tvm_dyn.schedules.indices import simplify_indices
+from tvm_dyn.schedules.remainders import hide_remainders
 
 # Tried in order; None means "not mine", and so does a ScheduleError. `generic` takes what is left.
 RULES = (
@@ -63,8 +64,9 @@ def plain_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
 
 
 def _finished(func: PrimFunc, target: Target) -> PrimFunc:
-    # The functions are written in LLVM's language; other devices have libraries that are as fast.
-    func = math.legalize_math(func) if target.kind.name == "llvm" else func
+    if target.kind.name == "llvm":
+        # Written in LLVM's language; other devices have libraries that are as fast.
+        func = hide_remainders(math.legalize_math(func))
     return func.with_attr(SCHEDULED, True)
 
 

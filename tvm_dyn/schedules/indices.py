@@ -5,7 +5,7 @@
     R[i, j, k] = X[i, j, k]                      # i < b, j < s, k < 64
 
 Reshapes arrive in the first form. Quotients by symbolic extents cost an integer division per element and
-keep the loop from being vectorized; quotients by constants have been seen miscompiled in wide vectors.
+keep the loop from being vectorized. (`remainders` deals with those that stay and that LLVM gets wrong.)
 """
 
 from __future__ import annotations
