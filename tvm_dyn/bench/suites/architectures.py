@@ -29,7 +29,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        input_ids, *past = inputs
         cache = transformers.DynamicCache()
         for layer, state in enumerate(zip(past[::2], past[1::2], strict=True)):
             cache.update(*state, layer)

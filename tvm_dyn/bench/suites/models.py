@@ -85,7 +85,7 @@ def _image_inputs(shape: Shape, generator: np.random.Generator) -> Feed:
 
 _SENTENCE, _PAST = {0: "batch", 1: "seq"}, {0: "batch", 2: "past"}
 _BERT = {"input_ids": _SENTENCE, "attention_mask": _SENTENCE, "token_type_ids": _SENTENCE}
-_DECODE = {"input_ids": _SENTENCE, **{name: _PAST for name in _past_names()}}
+_DECODE = {"input_ids": _SENTENCE, **dict.fromkeys(_past_names(), _PAST)}
 _IMAGE = {"pixel_values": {0: "batch", 2: "height", 3: "width"}}
 
 MODELS = [
