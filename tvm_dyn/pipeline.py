@@ -55,6 +55,7 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 passes.AnnotateDependence(),
                 passes.PartitionByBackbone(),
                 passes.FuseByDependence(),
+                passes.ShareKernels(),
             ],
         ),
         ("schedule", [passes.ScheduleGroups(target, plain)]),

@@ -10,6 +10,7 @@ from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
 from tvm_dyn.passes.reshapes_to_views import ReshapesToViews
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
+from tvm_dyn.passes.share_kernels import ShareKernels
 
 __all__ = [
     "AlignPrimFuncShapes",
@@ -22,4 +23,5 @@ __all__ = [
     "PropagateSymbolicShapes",
     "ReshapesToViews",
     "ScheduleGroups",
+    "ShareKernels",
 ]
