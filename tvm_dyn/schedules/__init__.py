@@ -11,6 +11,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_dyn.errors import KernelFallbackWarning
 from tvm_dyn.schedules import (
+    attention,
     conv,
     conv_transpose,
     generic,
@@ -28,6 +29,7 @@ from tvm_dyn.schedules.remainders import hide_remainders
 
 # Tried in order; None means "not mine", and so does a ScheduleError. `generic` takes what is left.
 RULES = (
+    attention.apply,
     conv.apply,
     conv_transpose.apply,
     sliding.apply,

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.ir import Expr
-from tvm.tirx import PrimFunc
+from tvm.tirx import IterVar, PrimFunc
 
 
 def simplify_indices(func: PrimFunc) -> PrimFunc:
@@ -23,8 +23,7 @@ def simplify_indices(func: PrimFunc) -> PrimFunc:
     def in_block(block: s_tir.SBlock) -> s_tir.SBlock:
         if not block.iter_vars:
             return block
-        rules = _Rules(block)
-        callbacks = [(tirx.FloorDiv, rules.quotient), (tirx.FloorMod, rules.remainder)]
+        callbacks = _callbacks(list(block.iter_vars))
         return s_tir.SBlock(
             block.iter_vars,
             block.reads,
@@ -40,11 +39,21 @@ def simplify_indices(func: PrimFunc) -> PrimFunc:
     return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, in_block), order="post"))
 
 
+def simplify_quotients(root, axes: list[IterVar]):
+    """``root`` with its quotients and remainders simplified for variables in the ranges of ``axes``."""
+    return tvm_ffi.structural_map(root, _callbacks(axes), order="post")
+
+
+def _callbacks(axes: list[IterVar]) -> list[tuple]:
+    rules = _Rules(axes)
+    return [(tirx.FloorDiv, rules.quotient), (tirx.FloorMod, rules.remainder)]
+
+
 class _Rules:
-    def __init__(self, block: s_tir.SBlock):
-        self._extents = [(iv.var, iv.dom.extent) for iv in block.iter_vars]
+    def __init__(self, axes: list[IterVar]):
+        self._extents = [(iv.var, iv.dom.extent) for iv in axes]
         self._analyzer = sym.Analyzer()
-        for iv in block.iter_vars:
+        for iv in axes:
             self._analyzer.bind(iv.var, tvm.ir.Range(iv.dom.min, iv.dom.extent))
 
     def quotient(self, node: tirx.FloorDiv) -> Expr:

@@ -1,0 +1,401 @@
+"""The loop nest of attention: queries in the lanes of vectors, keys in blocks, softmax on the way.
+
+    for task in parallel(batch * query blocks):
+        qt[d, lane] = q[lane, d]
+        for block of keys:
+            s[key, lane] = score(sum(d, k[key, d] * qt[d, lane]))      # register tiles: keys x vectors of queries
+            m, m_old = max(m, max(key, s)), m
+            s[key, lane] = exp(s[key, lane] - m);  l = l * exp(m_old - m) + sum(key, s)
+            o[lane, :] = o[lane, :] * exp(m_old - m) + sum(key, s[key, lane] * v[key, :])
+        out[lane, :] = o[lane, :] / l
+
+Neither keys nor values are copied: k is read element by element, v row by row, and maxima and sums over keys need no
+steps across lanes. The softmax is the online one (Milakov & Gimelshein 2018), blocked as by Dao et al. 2022: scratch
+does not grow with the number of keys.
+
+A query block is as many vectors as its queries need; the last one starts early enough to end at the last query, with
+the rows that another block has computed left out of the second product. Fewer queries than lanes are clamped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.target import Target
+from tvm.tirx import Stmt
+
+from tvm_dyn import hardware
+from tvm_dyn.schedules import emit
+from tvm_dyn.schedules.attention_match import Attention
+from tvm_dyn.schedules.common import as_int, substitute
+from tvm_dyn.schedules.matmul_kernel import unravel
+
+
+@dataclass(frozen=True)
+class AttentionTile:
+    """Tile sizes of the kernel.
+
+    lanes: queries in a vector; vectors: vectors in a full query block. accumulators: vector registers of a register
+    tile. keys: keys in a block. parallel_work: multiply-adds below which a call stays on one core.
+    """
+
+    lanes: int
+    vectors: int
+    accumulators: int
+    keys: int
+    parallel_work: int
+
+    @staticmethod
+    def for_target(target: Target, columns: int) -> AttentionTile:
+        """Three quarters of the registers accumulate; a block's scores and values fill the first cache."""
+        lanes, registers = hardware.lanes(target, "float32"), hardware.registers(target)
+        vectors = registers // 8
+        row = (lanes * vectors + columns) * hardware.dtype_bytes("float32")
+        step = registers * 3 // 4
+        keys = max(hardware.cache_bytes(target, 1) // row // step, 1) * step
+        return AttentionTile(lanes, vectors, step, keys, hardware.PARALLEL_MIN_BYTES * lanes)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Queries [start, start + vectors * lanes) of one batch element, of which the last ``count`` are to be stored.
+
+    clamped: there are fewer queries than lanes.
+    """
+
+    env: dict
+    vectors: int
+    start: Expr
+    skip: Expr
+    count: Expr
+    clamped: bool = False
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """Flat buffers of one task; rows of ``q`` and ``s`` are as wide as a full query block."""
+
+    q: tirx.Buffer
+    s: tirx.Buffer
+    o: tirx.Buffer
+    highest: tirx.Buffer
+    total: tirx.Buffer
+    shrink: tirx.Buffer
+
+
+class AttentionKernel:
+    """Emits the loop nest for one matched attention."""
+
+    def __init__(self, found: Attention, tile: AttentionTile):
+        self.found, self.tile = found, tile
+        self.queries, self.keys = found.query.dom.extent, found.key.dom.extent
+        self.depth, self.columns = as_int(found.depth.dom.extent) or 0, as_int(found.column.dom.extent) or 0
+        self.width = tile.lanes * tile.vectors
+        self.batch = emit.product([iv.dom.extent for iv in found.batch])
+
+    def emit(self, cores: int) -> Stmt:
+        """The nest for any number of queries and keys."""
+        lanes = self.tile.lanes
+        full = emit.quotient(self.queries, lanes) * lanes
+        size = tirx.max(emit.const(lanes), tirx.min(emit.const(self.width), full))
+
+        def tasks(size) -> Stmt:
+            blocks = emit.ceildiv(self.queries, size)
+
+            def task(t) -> Stmt:
+                batch, block = emit.unflatten(t, [self.batch, blocks])
+                env = unravel(batch, self.found.batch)
+                return emit.bind([block * size], lambda first: self._with_scratch(env, first, size))
+
+            return self._loop(self.batch * blocks, task, cores)
+
+        return emit.bind([size], tasks)
+
+    def _loop(self, extent, task: Callable, cores: int) -> Stmt:
+        """A parallel loop; serial for a problem so small that waking a second core takes longer."""
+        if cores == 1:
+            return emit.serial(extent, task)
+        work = self.batch * self.queries * self.keys * (self.depth + self.columns)
+        return emit.when(work >= self.tile.parallel_work, emit.parallel(extent, task), emit.serial(extent, task))
+
+    def _with_scratch(self, env: dict, first, size) -> Stmt:
+        width, count = self.width, tirx.min(size, self.queries - first)
+        sizes = [self.depth * width, self.tile.keys * width, width * self.columns, width, width, width]
+
+        def body(*buffers) -> Stmt:
+            return emit.bind([count], lambda count: self._sized(env, first, count, _Scratch(*buffers)))
+
+        return emit.scratch([([size], "float32") for size in sizes], body)
+
+    def _sized(self, env: dict, first, count, scratch: _Scratch) -> Stmt:
+        """The block with as many vectors as its queries need."""
+        lanes = self.tile.lanes
+        zero = emit.const(0)
+        statement = self._block(_Block(env, 1, zero, zero, count, clamped=True), scratch)
+        for vectors in range(1, self.tile.vectors + 1):
+            start = tirx.min(first, self.queries - vectors * lanes)
+
+            def block(start, vectors=vectors) -> Stmt:
+                return self._block(_Block(env, vectors, start, first - start, count), scratch)
+
+            fits = (self.queries >= lanes) if vectors == 1 else (count > (vectors - 1) * lanes)
+            statement = emit.when(fits, emit.bind([start], block), statement)
+        return statement
+
+    def _block(self, block: _Block, scratch: _Scratch) -> Stmt:
+        size = self.tile.keys
+
+        def keys(b) -> Stmt:
+            values = [b * size, tirx.min(emit.const(size), self.keys - b * size)]
+            return emit.bind(values, lambda first, count: self._keys(block, scratch, first, count))
+
+        return emit.seq(
+            self._pack(block, scratch),
+            self._start(block, scratch),
+            emit.serial(emit.ceildiv(self.keys, size), keys, "keys"),
+            self._finish(block, scratch),
+        )
+
+    def _pack(self, block: _Block, scratch: _Scratch) -> Stmt:
+        def element(lane, d) -> Stmt:
+            query = block.start + lane
+            query = tirx.min(query, self.queries - 1) if block.clamped else query
+            value = substitute(self.found.q, {**block.env, self.found.query.var: query, self.found.depth.var: d})
+            return emit.store(scratch.q, value, d * self.width + lane)
+
+        return emit.serial(
+            block.vectors * self.tile.lanes, lambda lane: emit.serial(self.depth, lambda d: element(lane, d))
+        )
+
+    def _start(self, block: _Block, scratch: _Scratch) -> Stmt:
+        """No key seen; without keys the result is 0 rather than 0 / 0."""
+        total = tirx.Select(self.keys > 0, tirx.const(0, "float32"), tirx.const(1, "float32"))
+
+        def vector(j) -> Stmt:
+            lowest = emit.store(scratch.highest, tirx.const(float("-inf"), "float32"), j)
+            return emit.seq(lowest, emit.store(scratch.total, total, j))
+
+        zero = tirx.const(0, "float32")
+        rows = emit.const(block.vectors * self.tile.lanes * self.columns)
+        return emit.seq(
+            self._over_queries(block, vector),
+            emit.chunks(rows, self.tile.lanes, lambda j: emit.store(scratch.o, zero, j)),
+        )
+
+    def _keys(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
+        return emit.seq(
+            self._scores(block, scratch, first, count),
+            self._softmax(block, scratch, count),
+            self._weighted_sums(block, scratch, first, count),
+        )
+
+    # -- scores --------------------------------------------------------------------------------------------------
+
+    def _scores(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
+        heights = _halvings(self.tile.accumulators // block.vectors)
+        return _tiles(count, heights, lambda height, row: self._score_tile(block, scratch, first, height, row))
+
+    def _score_tile(self, block: _Block, scratch: _Scratch, first, height: int, row: Callable) -> Stmt:
+        def each(body: Callable) -> Stmt:
+            return emit.unrolled(height, lambda i: self._over_queries(block, lambda j: body(i, j)))
+
+        def tile(acc) -> Stmt:
+            def update(d, i, j) -> Stmt:
+                product = self._k(block, first + row(i), d) * emit.load(scratch.q, d * self.width + j)
+                return emit.store(acc, emit.load(acc, i, j) + product, i, j)
+
+            def result(i, j) -> Stmt:
+                value = self._score(block, emit.load(acc, i, j), block.start + j, first + row(i))
+                return emit.store(scratch.s, value, row(i) * self.width + j)
+
+            return emit.seq(
+                each(lambda i, j: emit.store(acc, tirx.const(0, "float32"), i, j)),
+                emit.serial(self.depth, lambda d: each(lambda i, j: update(d, i, j))),
+                each(result),
+            )
+
+        return emit.scratch([([height, block.vectors * self.tile.lanes], "float32")], tile)
+
+    def _k(self, block: _Block, key, d) -> Expr:
+        return substitute(self.found.k, {**block.env, self.found.key.var: key, self.found.depth.var: d})
+
+    def _score(self, block: _Block, raw, query, key) -> Expr:
+        found = self.found
+        query = tirx.min(query, self.queries - 1) if block.clamped else query
+        return substitute(found.score, {**block.env, found.raw: raw, found.query.var: query, found.key.var: key})
+
+    # -- softmax -------------------------------------------------------------------------------------------------
+
+    def _softmax(self, block: _Block, scratch: _Scratch, count) -> Stmt:
+        """Scores become weights relative to the highest score so far; of rows without any, weights of 0."""
+        lowest = tirx.const(float("-inf"), "float32")
+
+        def body(highest, total) -> Stmt:
+            def at(key, j) -> Expr:
+                return emit.load(scratch.s, key * self.width + j)
+
+            def higher(key, j) -> Stmt:
+                return emit.store(highest, tirx.max(emit.load(highest, j), at(key, j)), j)
+
+            def shrink(j) -> Stmt:
+                factor = tirx.exp(emit.load(scratch.highest, j) - emit.load(highest, j))
+                kept = emit.load(scratch.total, j) * emit.load(scratch.shrink, j)
+                return emit.seq(
+                    emit.store(scratch.shrink, factor, j),
+                    emit.store(total, kept, j),
+                    emit.store(scratch.highest, emit.load(highest, j), j),
+                )
+
+            def finite(j) -> Stmt:
+                value = emit.load(highest, j)
+                return emit.store(highest, tirx.Select(value.equal(lowest), tirx.const(0, "float32"), value), j)
+
+            def weight(key, j) -> Stmt:
+                value = tirx.exp(at(key, j) - emit.load(highest, j))
+                index = key * self.width + j
+                return emit.seq(
+                    emit.store(scratch.s, value, index),
+                    emit.store(total, emit.load(total, j) + emit.load(scratch.s, index), j),
+                )
+
+            def over(statement: Callable) -> Stmt:
+                return self._over_queries(block, statement)
+
+            return emit.seq(
+                over(lambda j: emit.store(highest, emit.load(scratch.highest, j), j)),
+                emit.serial(count, lambda key: over(lambda j: higher(key, j))),
+                over(finite),
+                over(shrink),
+                emit.serial(count, lambda key: over(lambda j: weight(key, j))),
+                over(lambda j: emit.store(scratch.total, emit.load(total, j), j)),
+            )
+
+        width = block.vectors * self.tile.lanes
+        return emit.scratch([([width], "float32"), ([width], "float32")], body)
+
+    # -- weighted sums of values ---------------------------------------------------------------------------------
+
+    def _weighted_sums(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
+        return emit.seq(
+            *[
+                _tiles(
+                    block.count,
+                    _halvings(max(self.tile.accumulators // len(columns), 1)),
+                    lambda height, row, c=columns: self._sum_tile(block, scratch, first, count, height, row, c),
+                )
+                for columns in self._column_groups()
+            ]
+        )
+
+    def _sum_tile(
+        self, block: _Block, scratch: _Scratch, first, count, height: int, row: Callable, columns: list[int]
+    ) -> Stmt:
+        lanes = self._column_lanes()
+
+        def each(body: Callable) -> Stmt:
+            def vector(i, n: int) -> Stmt:
+                return emit.vectorized(lanes, lambda v: body(i, n * lanes + v, columns[n] + v))
+
+            return emit.unrolled(height, lambda i: emit.seq(*[vector(i, n) for n in range(len(columns))]))
+
+        def local(i) -> Expr:
+            return block.skip + row(i)
+
+        def tile(acc) -> Stmt:
+            def load(i, j, column) -> Stmt:
+                value = emit.load(scratch.o, local(i) * self.columns + column) * emit.load(scratch.shrink, local(i))
+                return emit.store(acc, value, i, j)
+
+            def update(key, i, j, column) -> Stmt:
+                product = emit.load(scratch.s, key * self.width + local(i)) * self._v(block, first + key, column)
+                return emit.store(acc, emit.load(acc, i, j) + product, i, j)
+
+            def result(i, j, column) -> Stmt:
+                return emit.store(scratch.o, emit.load(acc, i, j), local(i) * self.columns + column)
+
+            return emit.seq(
+                each(load), emit.serial(count, lambda key: each(lambda *at: update(key, *at))), each(result)
+            )
+
+        return emit.scratch([([height, len(columns) * lanes], "float32")], tile)
+
+    def _v(self, block: _Block, key, column) -> Expr:
+        return substitute(self.found.v, {**block.env, self.found.key.var: key, self.found.column.var: column})
+
+    def _finish(self, block: _Block, scratch: _Scratch) -> Stmt:
+        """Divide by the sum of the weights and store."""
+        lanes, found = self._column_lanes(), self.found
+        starts = [start for group in self._column_groups() for start in group]
+
+        def store(row, column) -> Stmt:
+            local = block.skip + row
+            value, total = emit.load(scratch.o, local * self.columns + column), emit.load(scratch.total, local)
+            scaled = value * (tirx.const(1, "float32") / total)
+            if found.nan_to_zero:
+                scaled = tirx.Select(total > 0, scaled, tirx.const(0, "float32"))
+            elif found.hidden_to_zero:
+                scaled = tirx.Select(total.equal(0), value, scaled)
+            point = {
+                **block.env,
+                found.query.var: block.start + local,
+                found.column.var: column,
+                found.result: scaled,
+            }
+            return substitute(found.store, point)
+
+        def whole(row) -> Stmt:
+            return emit.seq(*[emit.vectorized(lanes, lambda v, c=c: store(row, c + v)) for c in starts])
+
+        return emit.serial(block.count, whole)
+
+    # -- loops ---------------------------------------------------------------------------------------------------
+
+    def _over_queries(self, block: _Block, body: Callable) -> Stmt:
+        lanes = self.tile.lanes
+        return emit.unrolled(block.vectors, lambda u: emit.vectorized(lanes, lambda v: body(u * lanes + v)))
+
+    def _column_lanes(self) -> int:
+        """The widest vector that the columns fill."""
+        lanes = self.tile.lanes
+        while lanes > self.columns:
+            lanes //= 2
+        return lanes
+
+    def _column_groups(self) -> list[list[int]]:
+        """First columns of the vectors that cover a row, in groups that leave registers for some rows.
+
+        The last vector overlaps its neighbour where the columns do not fill it.
+        """
+        lanes = self._column_lanes()
+        starts = [min(c, self.columns - lanes) for c in range(0, self.columns, lanes)]
+        limit = self.tile.accumulators // 3
+        return [starts[i : i + limit] for i in range(0, len(starts), limit)]
+
+
+def _halvings(height: int) -> list[int]:
+    heights = [height]
+    while heights[-1] > 1:
+        heights.append(heights[-1] // 2)
+    return heights
+
+
+def _tiles(count, heights: list[int], tile: Callable[[int, Callable], Stmt]) -> Stmt:
+    """Tiles of the first height over ``count`` rows, then the lowest tile that covers the rest, its rows clamped."""
+    full = emit.quotient(count, heights[0])
+
+    def whole(i) -> Stmt:
+        return emit.bind([i * heights[0]], lambda start: tile(heights[0], lambda r: start + r))
+
+    def tail(start) -> Stmt:
+        statement, lower = None, 0
+        for height in reversed(heights):
+            part = tile(height, lambda r: tirx.min(start + r, count - 1))
+            statement = emit.when(count - start > lower, part, statement)
+            lower = height
+        assert statement is not None
+        return statement
+
+    return emit.seq(emit.serial(full, whole), emit.bind([full * heights[0]], tail))
