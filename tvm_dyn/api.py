@@ -13,8 +13,10 @@ from . import pipeline  # its import registers relax.get_pipeline("tvm_dyn")
 from .dims import Dim
 from .embed import with_signature
 from .errors import ModelImportError, TvmDynError
+from .hardware import host_target
 from .runtime import threads
 from .runtime.executable import Library, load_library
+from .self_check import SelfCheck
 
 if TYPE_CHECKING:
     import onnx
@@ -32,6 +34,7 @@ def compile(
     num_threads: int | None = None,
     dump_phases: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
+    self_check: bool = False,
 ) -> Library:
     """Compile a model once; the library it returns runs every shape the model allows.
 
@@ -41,17 +44,21 @@ def compile(
     num_threads: threads per call; by default TVM_NUM_THREADS where set, else all cores the process may use.
     dump_phases: a folder that gets the module as text after each phase.
     progress: called with the name of each phase as it starts.
+    self_check: run every kernel, as scheduled and as it was, on the same random inputs at several extents, and fail
+    where one is wrong; the library's `self_check` tells what was looked at. It takes seconds to minutes.
 
     Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read
-    (`.stage` is 'import'), `CompileError` where a pass or code generation fails ('compile').
+    (`.stage` is 'import'), `CompileError` where a pass, code generation or the self-check fails ('compile').
     """
     threads.use_threads(threads.resolve_num_threads(num_threads))
     report = progress or (lambda phase: None)
     report("import")
     module = import_model(model, dims)
     dump = Path(dump_phases) if dump_phases else None
-    executable = pipeline.build(module, target, dump, report)
-    return Library(executable.jit(), num_threads)
+    check = SelfCheck(target or host_target(), report) if self_check else None
+    library = Library(pipeline.build(module, target, dump, report, check).jit(), num_threads)
+    library.self_check = check.summary if check else None
+    return library
 
 
 def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> Library:

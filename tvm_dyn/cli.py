@@ -58,22 +58,28 @@ def main() -> None:
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write, *.so.")
 @_dim_option("What is known of a symbolic dim: seq=1..512, batch=8, width=32..1024/32 (a multiple of 32).")
 @click.option("--dump-phases", type=click.Path(file_okay=False), help="Folder for the module after each phase.")
+@click.option("--self-check", is_flag=True, help="Also run each kernel against its unscheduled form on random inputs.")
 @_json_option
-def compile_command(model: str, output: str, dims: dict[str, Dim], dump_phases: str | None, as_json: bool) -> None:
+def compile_command(
+    model: str, output: str, dims: dict[str, Dim], dump_phases: str | None, self_check: bool, as_json: bool
+) -> None:
     """Compile MODEL (.onnx) to a library that runs every shape."""
     if not output.endswith(".so"):
         raise click.BadParameter("TVM tells a library by its suffix; name it *.so", param_hint="--output")
     start = time.perf_counter()
     with _clear_errors():
         with _phases() as progress:
-            library = api.compile(model, dims=dims, dump_phases=dump_phases, progress=progress)
+            library = api.compile(model, dims=dims, dump_phases=dump_phases, progress=progress, self_check=self_check)
             progress("link")
             library.export(output)
         seconds = time.perf_counter() - start
     if as_json:
-        _print_json({"library": output, "seconds": round(seconds, 3), **_describe(library)})
+        checked = {"self_check": asdict(library.self_check)} if library.self_check else {}
+        _print_json({"library": output, "seconds": round(seconds, 3), **checked, **_describe(library)})
     else:
         _out.print(f"{output}: {len(library.groups)} fusion groups, compiled in {seconds:.1f} s")
+        if library.self_check:
+            _out.print(str(library.self_check))
         _print_signature(library)
 
 

@@ -16,6 +16,8 @@ from tvm.target import Target
 _DEFAULT_CACHE_BYTES = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
 _DTYPE_BYTES = {"bool": 1, "bfloat16": 2}
 
+_INSTRUCTION_SETS = tuple("sse avx fma f16c bmi amx gfni vaes vpclmul neon sve sme dotprod".split())
+
 PARALLEL_MIN_BYTES = 32 << 10
 """Memory traffic below which one core is done before a second one has woken up (about 3 microseconds)."""
 
@@ -35,6 +37,25 @@ def host_target(num_cores: int | None = None) -> Target:
 def has_feature(target: Target, name: str) -> bool:
     """Whether LLVM's model of the target's CPU has a feature, e.g. ``avx2``."""
     return bool(tvm_ffi.get_global_func("target.llvm_cpu_has_feature")(name, target))
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this machine can run code for ``target``: the same kind of CPU, with all of its instructions."""
+    here = host_target()
+    triple = str(target.attrs.get("mtriple", ""))
+    if target.kind.name != "llvm" or triple.partition("-")[0] not in ("", _host_triple().partition("-")[0]):
+        return False
+    return _instructions(target) <= _instructions(here)
+
+
+def _host_triple() -> str:
+    return str(tvm_ffi.get_global_func("target.llvm_get_system_triple")())
+
+
+def _instructions(target: Target) -> set[str]:
+    # LLVM's lists also tell what is fast: no reason not to run.
+    features = tvm_ffi.get_global_func("target.llvm_get_cpu_features")(target)
+    return {str(name) for name in features if str(name).startswith(_INSTRUCTION_SETS)}
 
 
 def vector_bytes(target: Target) -> int:
@@ -71,10 +92,7 @@ def cores(target: Target) -> int:
 def _host_cache_bytes(level: int) -> int | None:
     for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            if (
-                int((entry / "level").read_text()) != level
-                or (entry / "type").read_text().strip() == "Instruction"
-            ):
+            if int((entry / "level").read_text()) != level or (entry / "type").read_text().strip() == "Instruction":
                 continue
             size = (entry / "size").read_text().strip()
         except (OSError, ValueError):

@@ -20,6 +20,7 @@ from tvm_dyn.hardware import host_target
 
 transform = relax.transform
 Phase = tuple[str, list[tvm.transform.Pass]]
+Check = Callable[[tvm.IRModule, tvm.IRModule], None]
 
 
 def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
@@ -85,12 +86,13 @@ def pipeline(
     dump: str | pathlib.Path | None = None,
     progress: Callable[[str], None] | None = None,
     plain: Collection[str] = (),
+    check: Check | None = None,
 ) -> tvm.transform.Pass:
     """The whole pipeline as one module pass.
 
     target: by default the target in scope, else the host CPU. dump: a folder that gets the module as TVMScript after
     each phase, `<number>_<phase>.py`. progress: called with the name of each phase as it starts.
-    plain: names of kernels that get no schedule.
+    plain: names of kernels that get no schedule. check: called with the modules before and after scheduling.
     """
 
     @tvm.transform.module_pass(opt_level=0, name="tvm_dyn")
@@ -100,7 +102,9 @@ def pipeline(
             for number, (name, steps) in enumerate(phases(chosen, plain)):
                 if progress:
                     progress(name)
-                mod = tvm.transform.Sequential(steps, name=f"tvm_dyn.{name}")(mod)
+                before, mod = mod, tvm.transform.Sequential(steps, name=f"tvm_dyn.{name}")(mod)
+                if check and name == "schedule":
+                    check(before, mod)
                 if dump:
                     _dump(mod, pathlib.Path(dump), f"{number}_{name}.py")
         return mod
@@ -113,9 +117,11 @@ def build(
     target: Target | None = None,
     dump: str | pathlib.Path | None = None,
     progress: Callable[[str], None] | None = None,
+    check: Check | None = None,
 ) -> relax.VMExecutable:
     """Compile a Relax module to an executable. Raises CompileError, which names the phase or says "code generation".
 
+    Arguments are those of `pipeline`; what ``check`` raises becomes a CompileError too.
     Kernels whose schedule TVM cannot lower go without, with a KernelFallbackWarning.
     """
     chosen = target or host_target()
@@ -128,7 +134,7 @@ def build(
             progress(name)
 
     def generate(plain: Collection[str] = ()) -> relax.VMExecutable:
-        lowered = pipeline(chosen, dump, note, plain)(mod)
+        lowered = pipeline(chosen, dump, note, plain, check)(mod)
         note("code generation")
         try:
             return tvm.compile(lowered, chosen, relax_pipeline=None)

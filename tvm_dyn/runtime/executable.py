@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tvm
 from tvm import relax
@@ -23,6 +23,9 @@ from .outputs import OutputPlan
 from .shapes import ShapeChecker
 from .signature import DimInfo, Signature, TensorInfo
 
+if TYPE_CHECKING:
+    from ..self_check import Summary
+
 SIGNATURE_FUNCTION = "tvm_dyn_signature"
 # Distinct sets of input shapes remembered as checked; the memory of a few thousand tuples of ints.
 _SEEN_SHAPES = 4096
@@ -33,11 +36,12 @@ class Library:
 
     num_threads: threads per call; by default TVM_NUM_THREADS, else all cores the process may use. Each
     *calling* thread has a worker pool of its own, so callers that run at once are best given one thread each.
+    self_check: what the self-check looked at, if the library was compiled with it.
     """
 
-    def __init__(
-        self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None
-    ) -> None:
+    self_check: Summary | None = None
+
+    def __init__(self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None) -> None:
         self._module = module
         self._file = file
         self._num_threads = threads.resolve_num_threads(num_threads)

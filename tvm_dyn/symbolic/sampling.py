@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tvm import ir
@@ -20,21 +20,24 @@ _ATTEMPTS = 24
 Values = dict[Leaf, int]
 
 
-def draw_samples(facts: Knowledge, leaves: Iterable[Leaf]) -> list[dict[ir.Var, int]]:
-    """Up to four assignments of ``leaves`` and of every variable that a fact ties to them.
+def draw_samples(
+    facts: Knowledge, leaves: Iterable[Leaf], steps: Sequence[int] = SMALL_VALUES, count: int = _WANTED
+) -> list[dict[ir.Var, int]]:
+    """Up to ``count`` assignments of ``leaves`` and of every variable that a fact ties to them.
 
-    The equal-valued corners 1, 2, 0 come first, then repeatable pseudo-random values. There may be none.
+    The equal-valued corners 1, 2, 0 come first, then repeatable pseudo-random values, ``steps`` above the least that
+    each may take. There may be none.
     """
     wanted, constraints = _related(facts, leaves)
     free = sorted((leaf for leaf in wanted if leaf not in facts.equations), key=lambda leaf: leaf.order)
     rng = random.Random(len(free))
     found: list[dict[ir.Var, int]] = []
-    for attempt in range(_ATTEMPTS):
-        steps = [(1, 2, 0)[attempt]] * len(free) if attempt < 3 else [rng.choice(SMALL_VALUES) for _ in free]
-        values = {leaf: _fit(facts, leaf, step) for leaf, step in zip(free, steps, strict=True)}
+    for attempt in range(_ATTEMPTS * count // _WANTED):
+        chosen = [(1, 2, 0)[attempt]] * len(free) if attempt < 3 else [rng.choice(steps) for _ in free]
+        values = {leaf: _fit(facts, leaf, step) for leaf, step in zip(free, chosen, strict=True)}
         if _complete(facts, wanted, values) and all(_holds(c, values) for c in constraints):
             found.append({leaf.node: value for leaf, value in values.items()})  # type: ignore[misc]
-            if len(found) == _WANTED:
+            if len(found) == count:
                 break
     return found
 
