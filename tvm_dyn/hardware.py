@@ -16,7 +16,7 @@ from tvm.target import Target
 _DEFAULT_CACHE_BYTES = {1: 32 << 10, 2: 512 << 10, 3: 8 << 20}
 _DTYPE_BYTES = {"bool": 1, "bfloat16": 2}
 
-_INSTRUCTION_SETS = tuple("sse avx fma f16c bmi amx gfni vaes vpclmul neon sve sme dotprod".split())
+_INSTRUCTION_SETS = ("sse", "avx", "fma", "f16c", "bmi", "amx", "gfni", "vaes", "vpclmul", "neon", "sve", "sme", "dot")
 
 PARALLEL_MIN_BYTES = 32 << 10
 """Memory traffic below which one core is done before a second one has woken up (about 3 microseconds)."""
