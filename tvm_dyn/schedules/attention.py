@@ -11,7 +11,7 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit, generic
 from tvm_dyn.schedules.attention_kernel import AttentionKernel, AttentionTile
 from tvm_dyn.schedules.attention_match import match
-from tvm_dyn.schedules.common import as_int, collect
+from tvm_dyn.schedules.common import collect
 from tvm_dyn.schedules.stage import top_level
 
 
@@ -20,7 +20,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     found = match(func)
     if found is None:
         return None
-    tile = AttentionTile.for_target(target, as_int(found.column.dom.extent))
+    tile = AttentionTile.for_target(target, int(found.column.dom.extent))
     statements = [
         generic.emit_nest(nest, list(func.params), target)
         for nest in top_level(func)

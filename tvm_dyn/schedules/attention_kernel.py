@@ -61,17 +61,13 @@ class AttentionTile:
 
 @dataclass(frozen=True)
 class _Block:
-    """Queries [start, start + vectors * lanes) of one batch element, of which the last ``count`` are to be stored.
-
-    clamped: there are fewer queries than lanes.
-    """
+    """Queries [first, first + count) of one batch element, in ``vectors`` vectors of queries from ``start`` on."""
 
     env: dict
-    vectors: int
-    start: Expr
-    skip: Expr
+    first: Expr
     count: Expr
-    clamped: bool = False
+    vectors: Expr
+    start: Expr
 
 
 @dataclass(frozen=True)
@@ -122,28 +118,19 @@ class AttentionKernel:
         return emit.when(work >= self.tile.parallel_work, emit.parallel(extent, task), emit.serial(extent, task))
 
     def _with_scratch(self, env: dict, first, size) -> Stmt:
-        width, count = self.width, tirx.min(size, self.queries - first)
+        width = self.width
         sizes = [self.depth * width, self.tile.keys * width, width * self.columns, width, width, width]
+        count = tirx.min(size, self.queries - first)
+        vectors = emit.ceildiv(count, self.tile.lanes)
+        start = tirx.max(tirx.min(first, self.queries - vectors * self.tile.lanes), emit.const(0))
 
         def body(*buffers) -> Stmt:
-            return emit.bind([count], lambda count: self._sized(env, first, count, _Scratch(*buffers)))
+            return emit.bind(
+                [count, vectors, start],
+                lambda *sizes: self._block(_Block(env, first, *sizes), _Scratch(*buffers)),
+            )
 
         return emit.scratch([([size], "float32") for size in sizes], body)
-
-    def _sized(self, env: dict, first, count, scratch: _Scratch) -> Stmt:
-        """The block with as many vectors as its queries need."""
-        lanes = self.tile.lanes
-        zero = emit.const(0)
-        statement = self._block(_Block(env, 1, zero, zero, count, clamped=True), scratch)
-        for vectors in range(1, self.tile.vectors + 1):
-            start = tirx.min(first, self.queries - vectors * lanes)
-
-            def block(start, vectors=vectors) -> Stmt:
-                return self._block(_Block(env, vectors, start, first - start, count), scratch)
-
-            fits = (self.queries >= lanes) if vectors == 1 else (count > (vectors - 1) * lanes)
-            statement = emit.when(fits, emit.bind([start], block), statement)
-        return statement
 
     def _block(self, block: _Block, scratch: _Scratch) -> Stmt:
         size = self.tile.keys
@@ -154,15 +141,14 @@ class AttentionKernel:
 
         return emit.seq(
             self._pack(block, scratch),
-            self._start(block, scratch),
+            self._start(scratch),
             emit.serial(emit.ceildiv(self.keys, size), keys, "keys"),
             self._finish(block, scratch),
         )
 
     def _pack(self, block: _Block, scratch: _Scratch) -> Stmt:
         def element(lane, d) -> Stmt:
-            query = block.start + lane
-            query = tirx.min(query, self.queries - 1) if block.clamped else query
+            query = tirx.min(block.start + lane, self.queries - 1)
             value = substitute(self.found.q, {**block.env, self.found.query.var: query, self.found.depth.var: d})
             return emit.store(scratch.q, value, d * self.width + lane)
 
@@ -170,7 +156,7 @@ class AttentionKernel:
             block.vectors * self.tile.lanes, lambda lane: emit.serial(self.depth, lambda d: element(lane, d))
         )
 
-    def _start(self, block: _Block, scratch: _Scratch) -> Stmt:
+    def _start(self, scratch: _Scratch) -> Stmt:
         """No key seen; without keys the result is 0 rather than 0 / 0."""
         total = tirx.Select(self.keys > 0, tirx.const(0, "float32"), tirx.const(1, "float32"))
 
@@ -179,28 +165,32 @@ class AttentionKernel:
             return emit.seq(lowest, emit.store(scratch.total, total, j))
 
         zero = tirx.const(0, "float32")
-        rows = emit.const(block.vectors * self.tile.lanes * self.columns)
         return emit.seq(
-            self._over_queries(block, vector),
-            emit.chunks(rows, self.tile.lanes, lambda j: emit.store(scratch.o, zero, j)),
+            self._over_queries(self.tile.vectors, vector),
+            emit.chunks(
+                emit.const(self.width * self.columns), self.tile.lanes, lambda j: emit.store(scratch.o, zero, j)
+            ),
         )
 
     def _keys(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
-        return emit.seq(
-            self._scores(block, scratch, first, count),
-            self._softmax(block, scratch, count),
-            self._weighted_sums(block, scratch, first, count),
-        )
+        weights = None
+        for vectors in range(1, self.tile.vectors + 1):
+            part = emit.seq(self._scores(block, vectors, scratch, first, count), self._softmax(vectors, scratch, count))
+            weights = emit.when(block.vectors >= vectors, part, weights)
+        assert weights is not None
+        return emit.seq(weights, self._weighted_sums(block, scratch, first, count))
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def _scores(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
-        heights = _halvings(self.tile.accumulators // block.vectors)
-        return _tiles(count, heights, lambda height, row: self._score_tile(block, scratch, first, height, row))
+    def _scores(self, block: _Block, vectors: int, scratch: _Scratch, first, count) -> Stmt:
+        def tile(height: int, row: Callable) -> Stmt:
+            return self._score_tile(block, vectors, scratch, first, height, row)
 
-    def _score_tile(self, block: _Block, scratch: _Scratch, first, height: int, row: Callable) -> Stmt:
+        return _tiles(count, self.tile.accumulators // vectors, tile)
+
+    def _score_tile(self, block: _Block, vectors: int, scratch: _Scratch, first, height: int, row: Callable) -> Stmt:
         def each(body: Callable) -> Stmt:
-            return emit.unrolled(height, lambda i: self._over_queries(block, lambda j: body(i, j)))
+            return emit.unrolled(height, lambda i: self._over_queries(vectors, lambda j: body(i, j)))
 
         def tile(acc) -> Stmt:
             def update(d, i, j) -> Stmt:
@@ -208,7 +198,10 @@ class AttentionKernel:
                 return emit.store(acc, emit.load(acc, i, j) + product, i, j)
 
             def result(i, j) -> Stmt:
-                value = self._score(block, emit.load(acc, i, j), block.start + j, first + row(i))
+                query = block.start + j
+                if vectors == 1:  # there may be fewer queries than lanes
+                    query = tirx.min(query, self.queries - 1)
+                value = self._score(block, emit.load(acc, i, j), query, first + row(i))
                 return emit.store(scratch.s, value, row(i) * self.width + j)
 
             return emit.seq(
@@ -217,19 +210,18 @@ class AttentionKernel:
                 each(result),
             )
 
-        return emit.scratch([([height, block.vectors * self.tile.lanes], "float32")], tile)
+        return emit.scratch([([height, vectors * self.tile.lanes], "float32")], tile)
 
     def _k(self, block: _Block, key, d) -> Expr:
         return substitute(self.found.k, {**block.env, self.found.key.var: key, self.found.depth.var: d})
 
     def _score(self, block: _Block, raw, query, key) -> Expr:
         found = self.found
-        query = tirx.min(query, self.queries - 1) if block.clamped else query
         return substitute(found.score, {**block.env, found.raw: raw, found.query.var: query, found.key.var: key})
 
     # -- softmax -------------------------------------------------------------------------------------------------
 
-    def _softmax(self, block: _Block, scratch: _Scratch, count) -> Stmt:
+    def _softmax(self, vectors: int, scratch: _Scratch, count) -> Stmt:
         """Scores become weights relative to the highest score so far; of rows without any, weights of 0."""
         lowest = tirx.const(float("-inf"), "float32")
 
@@ -262,7 +254,7 @@ class AttentionKernel:
                 )
 
             def over(statement: Callable) -> Stmt:
-                return self._over_queries(block, statement)
+                return self._over_queries(vectors, statement)
 
             return emit.seq(
                 over(lambda j: emit.store(highest, emit.load(scratch.highest, j), j)),
@@ -273,7 +265,7 @@ class AttentionKernel:
                 over(lambda j: emit.store(scratch.total, emit.load(total, j), j)),
             )
 
-        width = block.vectors * self.tile.lanes
+        width = vectors * self.tile.lanes
         return emit.scratch([([width], "float32"), ([width], "float32")], body)
 
     # -- weighted sums of values ---------------------------------------------------------------------------------
@@ -283,7 +275,7 @@ class AttentionKernel:
             *[
                 _tiles(
                     block.count,
-                    _halvings(max(self.tile.accumulators // len(columns), 1)),
+                    max(self.tile.accumulators // len(columns), 1),
                     lambda height, row, c=columns: self._sum_tile(block, scratch, first, count, height, row, c),
                 )
                 for columns in self._column_groups()
@@ -302,7 +294,7 @@ class AttentionKernel:
             return emit.unrolled(height, lambda i: emit.seq(*[vector(i, n) for n in range(len(columns))]))
 
         def local(i) -> Expr:
-            return block.skip + row(i)
+            return block.first - block.start + row(i)
 
         def tile(acc) -> Stmt:
             def load(i, j, column) -> Stmt:
@@ -331,7 +323,7 @@ class AttentionKernel:
         starts = [start for group in self._column_groups() for start in group]
 
         def store(row, column) -> Stmt:
-            local = block.skip + row
+            local = block.first - block.start + row
             value, total = emit.load(scratch.o, local * self.columns + column), emit.load(scratch.total, local)
             scaled = value * (tirx.const(1, "float32") / total)
             if found.nan_to_zero:
@@ -353,9 +345,9 @@ class AttentionKernel:
 
     # -- loops ---------------------------------------------------------------------------------------------------
 
-    def _over_queries(self, block: _Block, body: Callable) -> Stmt:
+    def _over_queries(self, vectors: int, body: Callable) -> Stmt:
         lanes = self.tile.lanes
-        return emit.unrolled(block.vectors, lambda u: emit.vectorized(lanes, lambda v: body(u * lanes + v)))
+        return emit.unrolled(vectors, lambda u: emit.vectorized(lanes, lambda v: body(u * lanes + v)))
 
     def _column_lanes(self) -> int:
         """The widest vector that the columns fill."""
@@ -375,27 +367,24 @@ class AttentionKernel:
         return [starts[i : i + limit] for i in range(0, len(starts), limit)]
 
 
-def _halvings(height: int) -> list[int]:
-    heights = [height]
-    while heights[-1] > 1:
-        heights.append(heights[-1] // 2)
-    return heights
+def _tiles(count, height: int, tile: Callable[[int, Callable], Stmt]) -> Stmt:
+    """Tiles of ``height`` rows that cover ``count``, the last of half the height or less where that is enough.
 
+    Rows of the last tile are clamped: computed twice rather than guarded.
+    """
+    lowest = [h for h in (height // 2, height // 4) if h]
+    full = emit.quotient(count + (height - 1 - (lowest[0] if lowest else 0)), height)
 
-def _tiles(count, heights: list[int], tile: Callable[[int, Callable], Stmt]) -> Stmt:
-    """Tiles of the first height over ``count`` rows, then the lowest tile that covers the rest, its rows clamped."""
-    full = emit.quotient(count, heights[0])
-
-    def whole(i) -> Stmt:
-        return emit.bind([i * heights[0]], lambda start: tile(heights[0], lambda r: start + r))
+    def at(height: int, start) -> Stmt:
+        return tile(height, lambda r: tirx.min(start + r, count - 1))
 
     def tail(start) -> Stmt:
-        statement, lower = None, 0
-        for height in reversed(heights):
-            part = tile(height, lambda r: tirx.min(start + r, count - 1))
-            statement = emit.when(count - start > lower, part, statement)
-            lower = height
-        assert statement is not None
-        return statement
+        statement, limits = None, [0, *reversed(lowest)]
+        for limit, h in zip(limits, reversed(lowest), strict=False):
+            statement = emit.when(count - start > limit, at(h, start), statement)
+        return statement or tirx.Evaluate(emit.const(0))
 
-    return emit.seq(emit.serial(full, whole), emit.bind([full * heights[0]], tail))
+    def whole(i) -> Stmt:
+        return emit.bind([i * height], lambda start: at(height, start))
+
+    return emit.seq(emit.serial(full, whole), emit.bind([full * height], tail))
