@@ -55,6 +55,7 @@ N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
         ([((N, 4, 5), "float32")], lambda x: op.tile(x, (6, 4, 2))),
         ([((N, M), "float32")], lambda x: op.astype(op.round(op.multiply(x, x)), "int8")),
         ([((N, M), "float32")], lambda x: op.argmax(x, axis=1)),
+        ([((1, 3, N, M), "float32"), ((4, 3, 8, 8), "float32")], lambda x, w: op.nn.conv2d(x, w, strides=8)),
     ],
 )
 def test_right_kernels_pass(inputs, graph):

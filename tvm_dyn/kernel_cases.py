@@ -67,18 +67,19 @@ def _facts(function: relax.Function) -> Any:
 
 def _at_call(call: ir.Call, kernel: PrimFunc, values: Mapping[ir.Var, int]) -> Extents | None:
     """The kernel's variables at one call, None where the call's dims are not known."""
-    outputs = call.ty_args[0]
-    types = [argument.ty for argument in call.args[1]]
-    types += list(outputs.fields) if isinstance(outputs, ir.TupleType) else [outputs]
-    scalars = list(call.args[2].values) if len(call.args) > 2 else []
+    results = call.ty_args[0]
+    arguments = [*call.args[1], *(results.fields if isinstance(results, ir.TupleType) else [results])]
+    arguments += list(call.args[2].values) if len(call.args) > 2 else []
     extents: Extents = {}
     try:
-        for param, ty in zip(kernel.params, types, strict=False):
-            for dim, given in zip(param.ty.shape, dims_of(ty) or [], strict=True):
+        for param, given in zip(kernel.params, arguments, strict=True):
+            if not isinstance(param.ty, tirx.BufferType):
+                extents[param] = evaluate(given, values)
+                continue
+            dims = dims_of(given if isinstance(given, ir.Type) else given.ty)
+            for dim, value in zip(param.ty.shape, dims or [], strict=True):
                 if isinstance(dim, tirx.Var):
-                    extents[dim] = evaluate(given, values)
-        for param, given in zip(kernel.params[len(types) :], scalars, strict=True):
-            extents[param] = evaluate(given, values)
+                    extents[dim] = evaluate(value, values)
     except (KeyError, ValueError, ArithmeticError, NotImplementedError):
         return None
     return extents

@@ -101,11 +101,9 @@ class SelfCheck:
         return runs
 
     def _compare(self, name: str, func: PrimFunc, case: Extents, ours: Callable, reference: Callable) -> None:
-        scalars = [case[param] for param in func.params if not isinstance(param.ty, tirx.BufferType)]
         for positive in (False, True):
             arrays = random_arrays(func, case, np.random.default_rng(), positive)
-            expected = _run(reference, arrays, scalars)
-            found = _run(ours, arrays, scalars)
+            expected, found = (_run(kernel, func, case, arrays) for kernel in (reference, ours))
             for index in outputs(func):
                 difference = _difference(found[index], expected[index], _ROUNDED_SHARE if _rounds(func) else 0.0)
                 if difference is not None:
@@ -146,10 +144,11 @@ def _compiled(func: PrimFunc, target: Target) -> Callable:
         raise NotAlone(f"it does not compile alone: {error}") from error
 
 
-def _run(kernel: Callable, arrays: list[np.ndarray], scalars: list[int]) -> list[np.ndarray]:
+def _run(kernel: Callable, func: PrimFunc, case: Extents, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The tensors after a run on copies of ``arrays``."""
     copies = [tvm.runtime.tensor(array) for array in arrays]
-    kernel(*copies, *scalars)
+    rest = iter(copies)
+    kernel(*[next(rest) if isinstance(param.ty, tirx.BufferType) else case[param] for param in func.params])
     return [copy.numpy() for copy in copies]
 
 

@@ -68,7 +68,12 @@ def test_what_is_hidden():
     def text(element: Callable) -> str:
         return hide_remainders(_loops((N, 64), element)).script()
 
-    constant = [lambda x, i, j: x[j % 6], lambda x, i, j: x[j % 2], lambda x, i, j: x[j // 4]]
+    constant = [
+        lambda x, i, j: x[j % 6],
+        lambda x, i, j: x[j % 2],
+        lambda x, i, j: x[j // 4],
+        lambda x, i, j: x[j % 64],
+    ]
     for visible in [*constant, lambda x, i, j: x[N % 4]]:
         assert "umul.fix" not in text(visible)
     for hidden in (lambda x, i, j: x[j % 4], lambda x, i, j: x[(i + j) % 16 // 2]):

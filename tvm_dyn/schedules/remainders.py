@@ -22,8 +22,9 @@ instructions, when it costs nothing; unlike other barriers it may still be hoist
 
 from __future__ import annotations
 
+import tvm
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.ir import Expr
 from tvm.tirx import ForKind, PrimFunc
 
@@ -35,9 +36,11 @@ _WIDTHS = ("int32", "int64")
 def hide_remainders(func: PrimFunc) -> PrimFunc:
     """Put every scalar remainder by 4, 8, 16, ... that changes inside ``func`` behind ``llvm.umul.fix``.
 
-    Remainders of loaded values are no addresses that LLVM could take for straight lines: they stay.
+    Remainders of loaded values stay, as LLVM cannot take them for straight lines, and those of loops too short to
+    wrap around.
     """
     changing, vectors = _variables(func)
+    ranges = _ranges(func)
 
     def hide(node: Expr) -> Expr:
         divisor = as_int(node.b)
@@ -45,6 +48,8 @@ def hide_remainders(func: PrimFunc) -> PrimFunc:
             return node
         used = [hash(v) for v in collect(node.a, tirx.Var)]
         if vectors.intersection(used) or not changing.intersection(used) or loads(node.a):
+            return node
+        if ranges.const_int_bound(node.a).max_value < divisor:
             return node
         return _hidden(node)
 
@@ -75,3 +80,16 @@ def _variables(func: PrimFunc) -> tuple[set[int], set[int]]:
         if loop.kind == ForKind.VECTORIZED:
             bound(loop, vectors)
     return {hash(v) for v in changing}, {hash(v) for v in vectors}
+
+
+def _ranges(func: PrimFunc) -> sym.Analyzer:
+    """What loops of constant extent say about their variables."""
+    analyzer = sym.Analyzer()
+    for loop in collect(func.body, tirx.For):
+        if as_int(loop.extent) is not None:
+            analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    for block in collect(func.body, s_tir.SBlock):
+        for axis in block.iter_vars:
+            if as_int(axis.dom.extent) is not None:
+                analyzer.bind(axis.var, axis.dom)
+    return analyzer

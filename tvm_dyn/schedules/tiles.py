@@ -200,7 +200,7 @@ def staged(product: Product, tile: Tile, target: Target, finish: Finish) -> Stmt
 
         def each(*pitches: Expr) -> Stmt:
             layout = Planes(product.axes, product.batch, list(pitches), slack=tile.lanes)
-            height = tirx.max(emit.quotient(emit.const(pixels), layout.pitch), 2 * layout.halo)
+            height = tirx.max(emit.quotient(emit.const(pixels), tirx.max(layout.pitch, emit.const(1))), 2 * layout.halo)
             height = tirx.max(tirx.min(height, layout.rows), emit.const(1))
             return emit.bind(
                 [layout.rows, height],
