@@ -16,7 +16,7 @@ def tensor(*shape) -> relax.Var:
     return relax.Var("x", relax.TensorType(list(shape), "float32"))
 
 
-def groups(graph, *inputs, attention: bool = False) -> list[list[str]]:
+def groups(graph, *inputs) -> list[list[str]]:
     """Names of the kernels of each group of ``graph(emit, *inputs)``; single kernels are left out."""
     builder = relax.BlockBuilder()
     with builder.function("main", list(inputs)):
@@ -29,7 +29,7 @@ def groups(graph, *inputs, attention: bool = False) -> list[list[str]]:
         relax.transform.LegalizeOps(skip_ops=["relax.reshape"]),
         relax.transform.CanonicalizeBindings(),
         AnnotateDependence(),
-        PartitionByBackbone(lambda mod, nodes: attention),
+        PartitionByBackbone(),
     ]
     block = tvm.transform.Sequential(steps)(builder.get())["main"].body.blocks[0]
     found: dict[int, list[str]] = {}
@@ -134,11 +134,12 @@ ATTENTION = [tensor(N, 2, M, 8), tensor(N, 2, M, 8), tensor(N, 2, M, 8), tensor(
 
 
 def test_attention_is_one_group():
-    found = groups(attention, *ATTENTION, attention=True)
+    found = groups(attention, *ATTENTION)
     assert found == [["transpose", "matmul", "multiply", "add", "softmax", "matmul", "transpose"]]
 
 
-def test_attention_that_no_kernel_takes_falls_apart():
+def test_attention_that_no_rule_takes_falls_apart(monkeypatch):
+    monkeypatch.setattr("tvm_dyn.passes.partition_by_backbone.takes_attention", lambda func: False)
     assert groups(attention, *ATTENTION) == [["matmul", "multiply", "add"], ["matmul", "transpose"]]
 
 
@@ -148,7 +149,7 @@ def test_attention_whose_probabilities_are_a_result_is_none():
         return op.matmul(weights, v), weights
 
     shapes = [tensor(N, 2, M, 8), tensor(N, 2, 8, M), tensor(N, 2, M, 8)]
-    assert groups(graph, *shapes, attention=True) == []
+    assert groups(graph, *shapes) == []
 
 
 def test_attention_reads_heads_split_off_and_repeated_where_they_are():
@@ -167,7 +168,7 @@ def test_attention_reads_heads_split_off_and_repeated_where_they_are():
         scores = emit(op.matmul(q, emit(op.permute_dims(k, [0, 1, 3, 2]))))
         return op.matmul(emit(op.nn.softmax(scores, -1)), v)
 
-    (found,) = groups(graph, tensor(N, M, 64), attention=True)
+    (found,) = groups(graph, tensor(N, M, 64))
     parts = ["strided_slice", "view", "transpose"]
     assert sorted(found) == sorted(
         [*parts * 3, *["view", "broadcast_to", "view"] * 2, "transpose", "matmul", "softmax", "matmul"]
@@ -180,7 +181,7 @@ def test_a_view_that_saves_nothing_stays_outside():
         return op.matmul(emit(op.nn.softmax(emit(op.matmul(q, k)), -1)), v)
 
     shapes = [tensor(N, M, 16), tensor(N, 2, 8, M), tensor(N, 2, M, 8)]
-    assert groups(graph, *shapes, attention=True) == [["transpose", "matmul", "softmax", "matmul"]]
+    assert groups(graph, *shapes) == [["transpose", "matmul", "softmax", "matmul"]]
 
 
 @pytest.mark.parametrize("wide", [True, False])

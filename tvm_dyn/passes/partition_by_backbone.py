@@ -23,6 +23,8 @@ from tvm import relax
 
 from tvm_dyn.passes.dependence import Backbone, Operand, Relation, Work
 from tvm_dyn.passes.operator_graph import Node, Read, operator_graph
+from tvm_dyn.passes.outline import fuse
+from tvm_dyn.schedules import takes_attention
 
 GROUP = "tvm_dyn.group"
 
@@ -34,16 +36,10 @@ _POINTWISE = (Relation.IDENTITY, Relation.PERMUTE)
 
 @tvm.transform.module_pass(opt_level=0, name="PartitionByBackbone")
 class PartitionByBackbone:
-    """Follows `AnnotateDependence`.
-
-    takes_attention: whether there is a kernel for an attention group, given its members in order.
-    """
-
-    def __init__(self, takes_attention: Callable[[tvm.IRModule, list[Node]], bool] = lambda mod, nodes: False):
-        self.takes_attention = takes_attention
+    """Follows `AnnotateDependence`. Attention is one group where the rule for attention takes it."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        numbered = _Numbered(mod, self.takes_attention)
+        numbered = _Numbered(mod)
         for gv, func in mod.functions_items():
             if isinstance(func, relax.Function):
                 numbered.builder_.update_func(gv, numbered.visit_expr(func))
@@ -52,18 +48,21 @@ class PartitionByBackbone:
 
 @relax.expr_functor.mutator
 class _Numbered(relax.expr_functor.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, takes_attention: Callable[[tvm.IRModule, list[Node]], bool]):
+    def __init__(self, mod: tvm.IRModule):
         super().__init__(mod)
-        self.source, self.takes_attention = mod, takes_attention
+        self.source = mod
         self.numbers: dict[relax.Var, int] = {}
         self.next = 0
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
-        groups = partition(operator_graph(block, self.source), lambda nodes: self.takes_attention(self.source, nodes))
+        groups = partition(operator_graph(block, self.source), self._is_attention)
         for group in groups:
             self.numbers |= {node.var: self.next for node in group}
             self.next += 1
         return super().visit_dataflow_block_(block)
+
+    def _is_attention(self, members: list[Node]) -> bool:
+        return takes_attention(fuse(self.source, [relax.VarBinding(node.var, node.call) for node in members]))
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         number = self.numbers.get(binding.var)
@@ -74,13 +73,15 @@ class _Numbered(relax.expr_functor.PyExprMutator):
         super().visit_var_binding_(binding)
 
 
-def partition(nodes: list[Node], takes_attention: Callable[[list[Node]], bool]) -> list[list[Node]]:
-    """The groups of two and more nodes, each in program order."""
+def partition(nodes: list[Node], is_attention: Callable[[list[Node]], bool]) -> list[list[Node]]:
+    """The groups of two and more nodes, each in program order. ``is_attention``: whether a run of nodes with two
+    products, in order, has a kernel.
+    """
     groups = _Groups()
     for node in nodes:
         if groups.of(node) is None and _starts_attention(node):
             members = _grow(node, _RowsOfProduct(node, groups))
-            if _holds_two_products(members) and takes_attention(members):
+            if _holds_two_products(members) and is_attention(members):
                 groups.add(members)
     for kinds in ((Backbone.PRODUCT, Backbone.WINDOW), (Backbone.ROWS,)):
         for node in nodes:

@@ -53,6 +53,11 @@ def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
     return _finished(func if sch is None else sch.mod["main"], target)
 
 
+def takes_attention(func: PrimFunc) -> bool:
+    """Whether the rule for attention takes a function of two products with a softmax in between."""
+    return attention.match(start_at_infinity(simplify_indices(func))) is not None
+
+
 def plain_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
     """The function with the loops it has, right also over empty extents: for when a schedule fails."""
     func = start_at_infinity(func)
@@ -68,7 +73,7 @@ def plain_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
 def _finished(func: PrimFunc, target: Target) -> PrimFunc:
     if target.kind.name == "llvm":
         # Written in LLVM's language; other devices have libraries that are as fast.
-        func = hide_remainders(math.legalize_math(func))
+        func = hide_remainders(math.legalize_math(func, target))
     return func.with_attr(SCHEDULED, True)
 
 
