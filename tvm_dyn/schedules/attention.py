@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import s_tir
 from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
-from tvm.tirx import PrimFunc
+from tvm.tirx import PrimFunc, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit, generic
 from tvm_dyn.schedules.attention_kernel import AttentionKernel, AttentionTile
-from tvm_dyn.schedules.attention_match import match
+from tvm_dyn.schedules.attention_match import Attention, match
+from tvm_dyn.schedules.attention_row import AttentionRow
 from tvm_dyn.schedules.common import collect
 from tvm_dyn.schedules.stage import top_level
 
@@ -26,5 +29,24 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         for nest in top_level(func)
         if any(block.name_hint in found.before for block in collect(nest, s_tir.SBlock))
     ]
-    kernel = AttentionKernel(found, tile).emit(hardware.cores(target))
-    return generic.finish(Schedule(emit.rebuild(func, emit.seq(*statements, kernel))))
+    return generic.finish(Schedule(emit.rebuild(func, emit.seq(*statements, _kernel(found, tile, target)))))
+
+
+def _kernel(found: Attention, tile: AttentionTile, target: Target) -> Stmt:
+    """Few queries one by one, others in blocks; over all cores unless one is done before a second wakes up."""
+    blocks, row = AttentionKernel(found, tile), AttentionRow(found, tile)
+
+    def loop(extent, task: Callable) -> Stmt:
+        if hardware.cores(target) == 1:
+            return emit.serial(extent, task)
+        return emit.when(blocks.work() >= tile.parallel_work, emit.parallel(extent, task), emit.serial(extent, task))
+
+    def in_blocks(size) -> Stmt:
+        count = blocks.batch * emit.ceildiv(blocks.queries, size)
+        return loop(count, lambda t: blocks.task(t, size))
+
+    return emit.when(
+        blocks.queries <= tile.rows,
+        loop(blocks.batch * blocks.queries, row.task),
+        emit.bind([blocks.size()], in_blocks),
+    )

@@ -46,6 +46,8 @@ class AttentionTile:
     vectors: int
     accumulators: int
     keys: int
+    rows: int
+    row_keys: int
     parallel_work: int
 
     @staticmethod
@@ -53,10 +55,11 @@ class AttentionTile:
         """Three quarters of the registers accumulate; a block's scores and values fill the first cache."""
         lanes, registers = hardware.lanes(target, "float32"), hardware.registers(target)
         vectors = registers // 8
-        row = (lanes * vectors + columns) * hardware.dtype_bytes("float32")
+        element, cache = hardware.dtype_bytes("float32"), hardware.cache_bytes(target, 1)
         step = registers * 3 // 4
-        keys = max(hardware.cache_bytes(target, 1) // row // step, 1) * step
-        return AttentionTile(lanes, vectors, step, keys, hardware.PARALLEL_MIN_BYTES * lanes)
+        keys = max(cache // ((lanes * vectors + columns) * element) // step, 1) * step
+        row_keys = cache // (4 * element)
+        return AttentionTile(lanes, vectors, step, keys, lanes // 4, row_keys, hardware.PARALLEL_MIN_BYTES * lanes)
 
 
 @dataclass(frozen=True)
@@ -92,30 +95,21 @@ class AttentionKernel:
         self.width = tile.lanes * tile.vectors
         self.batch = emit.product([iv.dom.extent for iv in found.batch])
 
-    def emit(self, cores: int) -> Stmt:
-        """The nest for any number of queries and keys."""
+    def work(self) -> Expr:
+        """Multiply-adds of a call."""
+        return self.batch * self.queries * self.keys * (self.depth + self.columns)
+
+    def size(self) -> Expr:
+        """Queries in a block."""
         lanes = self.tile.lanes
         full = emit.quotient(self.queries, lanes) * lanes
-        size = tirx.max(emit.const(lanes), tirx.min(emit.const(self.width), full))
+        return tirx.max(emit.const(lanes), tirx.min(emit.const(self.width), full))
 
-        def tasks(size) -> Stmt:
-            blocks = emit.ceildiv(self.queries, size)
-
-            def task(t) -> Stmt:
-                batch, block = emit.unflatten(t, [self.batch, blocks])
-                env = unravel(batch, self.found.batch)
-                return emit.bind([block * size], lambda first: self._with_scratch(env, first, size))
-
-            return self._loop(self.batch * blocks, task, cores)
-
-        return emit.bind([size], tasks)
-
-    def _loop(self, extent, task: Callable, cores: int) -> Stmt:
-        """A parallel loop; serial for a problem so small that waking a second core takes longer."""
-        if cores == 1:
-            return emit.serial(extent, task)
-        work = self.batch * self.queries * self.keys * (self.depth + self.columns)
-        return emit.when(work >= self.tile.parallel_work, emit.parallel(extent, task), emit.serial(extent, task))
+    def task(self, position, size) -> Stmt:
+        """A block of ``size`` queries with all keys, by its position in (batch, blocks)."""
+        batch, block = emit.unflatten(position, [self.batch, emit.ceildiv(self.queries, size)])
+        env = unravel(batch, self.found.batch)
+        return emit.bind([block * size], lambda first: self._with_scratch(env, first, size))
 
     def _with_scratch(self, env: dict, first, size) -> Stmt:
         width = self.width
@@ -285,7 +279,7 @@ class AttentionKernel:
     def _sum_tile(
         self, block: _Block, scratch: _Scratch, first, count, height: int, row: Callable, columns: list[int]
     ) -> Stmt:
-        lanes = self._column_lanes()
+        lanes = vector_columns(self.columns, self.tile.lanes)[1]
 
         def each(body: Callable) -> Stmt:
             def vector(i, n: int) -> Stmt:
@@ -319,24 +313,14 @@ class AttentionKernel:
 
     def _finish(self, block: _Block, scratch: _Scratch) -> Stmt:
         """Divide by the sum of the weights and store."""
-        lanes, found = self._column_lanes(), self.found
-        starts = [start for group in self._column_groups() for start in group]
+        starts, lanes = vector_columns(self.columns, self.tile.lanes)
 
         def store(row, column) -> Stmt:
             local = block.first - block.start + row
             value, total = emit.load(scratch.o, local * self.columns + column), emit.load(scratch.total, local)
-            scaled = value * (tirx.const(1, "float32") / total)
-            if found.nan_to_zero:
-                scaled = tirx.Select(total > 0, scaled, tirx.const(0, "float32"))
-            elif found.hidden_to_zero:
-                scaled = tirx.Select(total.equal(0), value, scaled)
-            point = {
-                **block.env,
-                found.query.var: block.start + local,
-                found.column.var: column,
-                found.result: scaled,
-            }
-            return substitute(found.store, point)
+            return store_result(
+                self.found, {**block.env, self.found.query.var: block.first + row}, column, value, total
+            )
 
         def whole(row) -> Stmt:
             return emit.seq(*[emit.vectorized(lanes, lambda v, c=c: store(row, c + v)) for c in starts])
@@ -349,22 +333,31 @@ class AttentionKernel:
         lanes = self.tile.lanes
         return emit.unrolled(vectors, lambda u: emit.vectorized(lanes, lambda v: body(u * lanes + v)))
 
-    def _column_lanes(self) -> int:
-        """The widest vector that the columns fill."""
-        lanes = self.tile.lanes
-        while lanes > self.columns:
-            lanes //= 2
-        return lanes
-
     def _column_groups(self) -> list[list[int]]:
-        """First columns of the vectors that cover a row, in groups that leave registers for some rows.
-
-        The last vector overlaps its neighbour where the columns do not fill it.
-        """
-        lanes = self._column_lanes()
-        starts = [min(c, self.columns - lanes) for c in range(0, self.columns, lanes)]
+        """Columns in groups that leave registers for some rows."""
+        starts, _ = vector_columns(self.columns, self.tile.lanes)
         limit = self.tile.accumulators // 3
         return [starts[i : i + limit] for i in range(0, len(starts), limit)]
+
+
+def vector_columns(columns: int, lanes: int) -> tuple[list[int], int]:
+    """The first columns of the vectors that cover a row, and their width: ``lanes``, or less for narrow rows.
+
+    The last vector overlaps its neighbour where the columns do not fill it.
+    """
+    while lanes > columns:
+        lanes //= 2
+    return [min(c, columns - lanes) for c in range(0, columns, lanes)], lanes
+
+
+def store_result(found: Attention, point: dict, column, value, total) -> Stmt:
+    """Divide by the sum of the weights and store; ``point``: the batch and the query."""
+    scaled = value * (tirx.const(1, "float32") / total)
+    if found.nan_to_zero:
+        scaled = tirx.Select(total > 0, scaled, tirx.const(0, "float32"))
+    elif found.hidden_to_zero:
+        scaled = tirx.Select(total.equal(0), value, scaled)
+    return substitute(found.store, {**point, found.column.var: column, found.result: scaled})
 
 
 def _tiles(count, height: int, tile: Callable[[int, Callable], Stmt]) -> Stmt:
