@@ -28,15 +28,19 @@ from tvm_dyn.schedules.common import (
     substitute,
     uses_var,
 )
+from tvm_dyn.schedules.split_axes import split_axes
 from tvm_dyn.schedules.stage import Stage, group_point, merge_axes
 
 _TRANSPOSE_TILE = 32
 _COSTLY_FACTOR = 8
 _IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
+_SHORT_RUN, _LONG_RUN = 64, 4096
+"""Elements: below the first, working out where a run starts takes as long as the run."""
 
 
 def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
     """A nest without reduction over all cores."""
+    stage = split_axes(stage)
     groups = merge_axes(stage.spatial, [stage], params)
     if not groups:
         return stage.at({})
@@ -45,9 +49,9 @@ def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
     work = emit.product(extents) * (_COSTLY_FACTOR if is_costly(stage.body) else 1)
     if len(groups) == 1:
         return parallel_if_worth(work, extents[0], lambda i: stage.at(group_point(groups[0], i)), stage, target)
-    outer = [g for g in range(len(groups) - 1) if g != across]
-    inner = [across, len(groups) - 1] if across is not None else [len(groups) - 1]
-    tiles = [emit.ceildiv(extents[g], _TRANSPOSE_TILE) for g in inner[:-1]]
+    run = len(groups) - _axes_of_a_run(extents) if across is None else len(groups) - 1
+    outer = [g for g in range(run) if g != across]
+    tiles = [] if across is None else [emit.ceildiv(extents[across], _TRANSPOSE_TILE)]
 
     def task(t) -> Stmt:
         positions = emit.unflatten(t, [extents[g] for g in outer] + tiles)
@@ -57,12 +61,32 @@ def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
             for g, p in zip(outer, position, strict=False):
                 point.update(group_point(groups[g], p))
             if across is None:
-                return _runs(stage.at(point), groups[-1], emit.const(0), extents[-1])
-            return _tiled(stage, point, [(groups[g], extents[g]) for g in inner], position[-1])
+                return _nested_runs(stage, point, groups[run:], extents[run:])
+            return _tiled(stage, point, [(groups[g], extents[g]) for g in (across, -1)], position[-1])
 
         return emit.bind(positions, rows)
 
     return parallel_if_worth(work, emit.product([extents[g] for g in outer] + tiles), task, stage, target)
+
+
+def _axes_of_a_run(extents: list) -> int:
+    """How many of the innermost axes a task walks: more than one where they are constant and short."""
+    count, length = 1, as_int(extents[-1])
+    while length is not None and length < _SHORT_RUN and count < len(extents) - 1:
+        more = as_int(extents[-count - 1])
+        if more is None or length * more > _LONG_RUN:
+            break
+        count, length = count + 1, length * more
+    return count
+
+
+def _nested_runs(stage: Stage, point: dict, groups: list[list[IterVar]], extents: list) -> Stmt:
+    """Loops over the groups of axes, the last one contiguous."""
+    if len(groups) == 1:
+        return _runs(stage.at(point), groups[0], emit.const(0), extents[0])
+    return emit.serial(
+        extents[0], lambda i: _nested_runs(stage, {**point, **group_point(groups[0], i)}, groups[1:], extents[1:])
+    )
 
 
 def _runs(statement: Stmt, group: list[IterVar], begin, end) -> Stmt:
