@@ -16,6 +16,7 @@ from .signature import TensorInfo
 # TVM's memory pool hands out whole pages: a smaller output is copied, so that keeping it keeps no page.
 _PAGE_BYTES = 4096
 
+_Tensor = tvm.runtime.Tensor
 _array_item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 
 # From a tensor and whether its memory has another owner to the caller's kind of array.
@@ -27,6 +28,7 @@ class OutputPlan:
 
     def __init__(self, infos: Sequence[TensorInfo]) -> None:
         self._infos = infos
+        self._shared = [info.shared for info in infos]
         self._numpy = [_numpy_giver(info) for info in infos]
 
     def give(self, result: Any, inputs: Sequence[tvm.runtime.Tensor], args: Sequence[Any]) -> list[Any]:
@@ -35,24 +37,26 @@ class OutputPlan:
         An output that shares memory with an input, a constant of the library or an earlier output is copied,
         so that writing to one array never changes another.
         """
-        infos = self._infos
-        if len(infos) == 1 and not isinstance(result, tvm_ffi.Array):
+        count = len(self._infos)
+        if count == 1 and not isinstance(result, tvm_ffi.Array):
             values = [result]
         else:
-            values = [_array_item(result, index) for index in range(len(infos))]
-        taken = {tensor.data_ptr() for tensor in inputs}
+            values = [_array_item(result, index) for index in range(count)]
+        taken = [tensor.data_ptr() for tensor in inputs]
+        givers = self._givers(args)
         outputs = []
-        for value, info, give in zip(values, infos, self._givers(args), strict=True):
-            tensor = value if isinstance(value, tvm.runtime.Tensor) else _scalar_tensor(value, info)
-            address = tensor.data_ptr()
-            outputs.append(give(tensor, info.shared or address in taken))
-            taken.add(address)
+        for index, value in enumerate(values):
+            if not isinstance(value, _Tensor):
+                value = _scalar_tensor(value, self._infos[index])
+            address = value.data_ptr()
+            outputs.append(givers[index](value, self._shared[index] or address in taken))
+            taken.append(address)
         return outputs
 
     def _givers(self, args: Sequence[Any]) -> Sequence[Giver]:
         for value in args:
             if isinstance(value, np.ndarray):
-                break
+                return self._numpy
             if isinstance(value, tvm.runtime.Tensor):
                 return [_give_tvm] * len(self._infos)
             if type(value).__module__.partition(".")[0] == "torch":
