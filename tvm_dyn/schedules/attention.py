@@ -15,6 +15,7 @@ from tvm_dyn.schedules.attention_kernel import AttentionKernel, AttentionTile
 from tvm_dyn.schedules.attention_match import Attention, match
 from tvm_dyn.schedules.attention_row import AttentionRow
 from tvm_dyn.schedules.common import collect
+from tvm_dyn.schedules.llvm_transpose import importing
 from tvm_dyn.schedules.stage import top_level
 
 
@@ -45,8 +46,6 @@ def _kernel(found: Attention, tile: AttentionTile, target: Target) -> Stmt:
         count = blocks.batch * emit.ceildiv(blocks.queries, size)
         return loop(count, lambda t: blocks.task(t, size))
 
-    return emit.when(
-        blocks.queries <= tile.rows,
-        loop(blocks.batch * blocks.queries, row.task),
-        emit.bind([blocks.size()], in_blocks),
-    )
+    few = loop(blocks.batch * blocks.queries, row.task)
+    many = emit.bind([blocks.size()], in_blocks)
+    return importing(tile.lanes, emit.when(blocks.queries <= tile.rows, few, many))

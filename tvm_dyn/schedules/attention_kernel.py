@@ -31,6 +31,7 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.attention_match import Attention
 from tvm_dyn.schedules.common import as_int, substitute
+from tvm_dyn.schedules.llvm_transpose import transpose
 from tvm_dyn.schedules.matmul_kernel import unravel
 
 
@@ -77,6 +78,7 @@ class _Block:
 class _Scratch:
     """Flat buffers of one task; rows of ``q`` and ``s`` are as wide as a full query block."""
 
+    square: tirx.Buffer
     q: tirx.Buffer
     s: tirx.Buffer
     o: tirx.Buffer
@@ -113,7 +115,8 @@ class AttentionKernel:
 
     def _with_scratch(self, env: dict, first, size) -> Stmt:
         width = self.width
-        sizes = [self.depth * width, self.tile.keys * width, width * self.columns, width, width, width]
+        square = self.tile.lanes * self.tile.lanes
+        sizes = [square, self.depth * width, self.tile.keys * width, width * self.columns, width, width, width]
         count = tirx.min(size, self.queries - first)
         vectors = emit.ceildiv(count, self.tile.lanes)
         start = tirx.max(tirx.min(first, self.queries - vectors * self.tile.lanes), emit.const(0))
@@ -141,13 +144,34 @@ class AttentionKernel:
         )
 
     def _pack(self, block: _Block, scratch: _Scratch) -> Stmt:
-        def element(lane, d) -> Stmt:
-            query = tirx.min(block.start + lane, self.queries - 1)
-            value = substitute(self.found.q, {**block.env, self.found.query.var: query, self.found.depth.var: d})
-            return emit.store(scratch.q, value, d * self.width + lane)
+        """Queries into lanes, square by square."""
+        lanes, found = self.tile.lanes, self.found
 
-        return emit.serial(
-            block.vectors * self.tile.lanes, lambda lane: emit.serial(self.depth, lambda d: element(lane, d))
+        def at(lane, d) -> Expr:
+            query = tirx.min(block.start + lane, self.queries - 1)
+            return substitute(found.q, {**block.env, found.query.var: query, found.depth.var: d})
+
+        def square(lane, d) -> Stmt:
+            def row(i) -> Stmt:
+                return emit.vectorized(lanes, lambda v: emit.store(scratch.square, at(lane + i, d + v), i * lanes + v))
+
+            addresses = [(scratch.square, emit.const(0)), (scratch.q, d * self.width + lane)]
+            places = [tirx.address_of(emit.load(buffer, index)) for buffer, index in addresses]
+            return emit.seq(emit.serial(lanes, row), transpose(*places, self.width, lanes))
+
+        def rest(lane, d) -> Stmt:
+            return emit.store(scratch.q, at(lane, d), d * self.width + lane)
+
+        squares = self.depth // lanes
+        return emit.seq(
+            emit.serial(
+                block.vectors,
+                lambda u: emit.serial(squares, lambda c: square(u * lanes, c * lanes)),
+            ),
+            emit.serial(
+                block.vectors * lanes,
+                lambda lane: emit.serial(self.depth - squares * lanes, lambda d: rest(lane, squares * lanes + d)),
+            ),
         )
 
     def _start(self, scratch: _Scratch) -> Stmt:
@@ -265,16 +289,15 @@ class AttentionKernel:
     # -- weighted sums of values ---------------------------------------------------------------------------------
 
     def _weighted_sums(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
-        return emit.seq(
-            *[
-                _tiles(
-                    block.count,
-                    max(self.tile.accumulators // len(columns), 1),
-                    lambda height, row, c=columns: self._sum_tile(block, scratch, first, count, height, row, c),
-                )
-                for columns in self._column_groups()
-            ]
-        )
+        statements = []
+        for columns in self._column_groups():
+
+            def tile(height: int, row: Callable, columns=columns) -> Stmt:
+                return self._sum_tile(block, scratch, first, count, height, row, columns)
+
+            height = max(self.tile.accumulators // len(columns), 1)
+            statements.append(_tiles(block.count, height, tile, block.first - block.start))
+        return emit.seq(*statements)
 
     def _sum_tile(
         self, block: _Block, scratch: _Scratch, first, count, height: int, row: Callable, columns: list[int]
@@ -287,20 +310,17 @@ class AttentionKernel:
 
             return emit.unrolled(height, lambda i: emit.seq(*[vector(i, n) for n in range(len(columns))]))
 
-        def local(i) -> Expr:
-            return block.first - block.start + row(i)
-
         def tile(acc) -> Stmt:
             def load(i, j, column) -> Stmt:
-                value = emit.load(scratch.o, local(i) * self.columns + column) * emit.load(scratch.shrink, local(i))
+                value = emit.load(scratch.o, row(i) * self.columns + column) * emit.load(scratch.shrink, row(i))
                 return emit.store(acc, value, i, j)
 
             def update(key, i, j, column) -> Stmt:
-                product = emit.load(scratch.s, key * self.width + local(i)) * self._v(block, first + key, column)
+                product = emit.load(scratch.s, key * self.width + row(i)) * self._v(block, first + key, column)
                 return emit.store(acc, emit.load(acc, i, j) + product, i, j)
 
             def result(i, j, column) -> Stmt:
-                return emit.store(scratch.o, emit.load(acc, i, j), local(i) * self.columns + column)
+                return emit.store(scratch.o, emit.load(acc, i, j), row(i) * self.columns + column)
 
             return emit.seq(
                 each(load), emit.serial(count, lambda key: each(lambda *at: update(key, *at))), each(result)
@@ -360,8 +380,8 @@ def store_result(found: Attention, point: dict, column, value, total) -> Stmt:
     return substitute(found.store, {**point, found.column.var: column, found.result: scaled})
 
 
-def _tiles(count, height: int, tile: Callable[[int, Callable], Stmt]) -> Stmt:
-    """Tiles of ``height`` rows that cover ``count``, the last of half the height or less where that is enough.
+def _tiles(count, height: int, tile: Callable[[int, Callable], Stmt], offset: Expr | int = 0) -> Stmt:
+    """Tiles of ``height`` rows that cover ``count`` from ``offset`` on, the last of half the height or less if enough.
 
     Rows of the last tile are clamped: computed twice rather than guarded.
     """
@@ -369,7 +389,7 @@ def _tiles(count, height: int, tile: Callable[[int, Callable], Stmt]) -> Stmt:
     full = emit.quotient(count + (height - 1 - (lowest[0] if lowest else 0)), height)
 
     def at(height: int, start) -> Stmt:
-        return tile(height, lambda r: tirx.min(start + r, count - 1))
+        return tile(height, lambda r: tirx.min(start + r, count - 1) + offset)
 
     def tail(start) -> Stmt:
         statement, limits = None, [0, *reversed(lowest)]
