@@ -203,13 +203,13 @@ def _axes(block: s_tir.SBlock, load: TensorLoad, data: Buffer, before: list[int]
         index, kernel = load.indices[at], as_int(r.dom.extent)
         if kernel is None:
             raise NotAWindow
-        stride, dilation = _slopes(index, y.var, r.var)
+        stride, dilation = slopes(index, y.var, r.var)
         after = _constant(load.source.shape[at] - data.shape[at] - before[at])
         axes.append(Axis(data.shape[at], y.dom.extent, kernel, stride, dilation, before[at], after))
     return axes
 
 
-def _slopes(index: Expr, y: tirx.Var, r: tirx.Var) -> tuple[int, int]:
+def slopes(index: Expr, y: tirx.Var, r: tirx.Var) -> tuple[int, int]:
     """(a, b) where ``index`` is ``a*y + b*r``; an axis of one tap may leave ``r`` out."""
 
     def at(yv: int, rv: int) -> int:
