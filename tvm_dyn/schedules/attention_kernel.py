@@ -30,9 +30,10 @@ from tvm.tirx import Stmt
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.attention_match import Attention
+from tvm_dyn.schedules.attention_stage import LANE, Staged, Stager
 from tvm_dyn.schedules.common import as_int, substitute
 from tvm_dyn.schedules.llvm_transpose import transpose
-from tvm_dyn.schedules.matmul_kernel import unravel
+from tvm_dyn.schedules.matmul_product import unravel
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,7 @@ class _Block:
 class _Scratch:
     """Flat buffers of one task; rows of ``q`` and ``s`` are as wide as a full query block."""
 
+    staged: list[tirx.Buffer]
     square: tirx.Buffer
     q: tirx.Buffer
     s: tirx.Buffer
@@ -96,6 +98,7 @@ class AttentionKernel:
         self.depth, self.columns = as_int(found.depth.dom.extent) or 0, as_int(found.column.dom.extent) or 0
         self.width = tile.lanes * tile.vectors
         self.batch = emit.product([iv.dom.extent for iv in found.batch])
+        self.stager = Stager(found, tile.keys, self.width, tile.lanes)
 
     def work(self) -> Expr:
         """Multiply-adds of a call."""
@@ -116,7 +119,8 @@ class AttentionKernel:
     def _with_scratch(self, env: dict, first, size) -> Stmt:
         width = self.width
         square = self.tile.lanes * self.tile.lanes
-        sizes = [square, self.depth * width, self.tile.keys * width, width * self.columns, width, width, width]
+        staged = self.stager.sizes()
+        sizes = [*staged, square, self.depth * width, self.tile.keys * width, width * self.columns, width, width, width]
         count = tirx.min(size, self.queries - first)
         vectors = emit.ceildiv(count, self.tile.lanes)
         start = tirx.max(tirx.min(first, self.queries - vectors * self.tile.lanes), emit.const(0))
@@ -124,7 +128,10 @@ class AttentionKernel:
         def body(*buffers) -> Stmt:
             return emit.bind(
                 [count, vectors, start],
-                lambda *sizes: self._block(_Block(env, first, *sizes), _Scratch(*buffers)),
+                lambda *sizes: self._block(
+                    _Block(env, first, *sizes),
+                    _Scratch(list(buffers[: len(staged)]), *buffers[len(staged) :]),
+                ),
             )
 
         return emit.scratch([([size], "float32") for size in sizes], body)
@@ -191,35 +198,44 @@ class AttentionKernel:
         )
 
     def _keys(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
+        statements, keys = self.stager.stage(
+            block.env, block.start, block.vectors, first, count, scratch.square, scratch.staged
+        )
         weights = None
         for vectors in range(1, self.tile.vectors + 1):
-            part = emit.seq(self._scores(block, vectors, scratch, first, count), self._softmax(vectors, scratch, count))
+            part = emit.seq(self._scores(block, vectors, scratch, keys), self._softmax(vectors, scratch, count))
             weights = emit.when(block.vectors >= vectors, part, weights)
         assert weights is not None
-        return emit.seq(weights, self._weighted_sums(block, scratch, first, count))
+        return emit.seq(*statements, weights, self._weighted_sums(block, scratch, keys))
 
     # -- scores --------------------------------------------------------------------------------------------------
 
-    def _scores(self, block: _Block, vectors: int, scratch: _Scratch, first, count) -> Stmt:
+    def _scores(self, block: _Block, vectors: int, scratch: _Scratch, keys: Staged) -> Stmt:
         def tile(height: int, row: Callable) -> Stmt:
-            return self._score_tile(block, vectors, scratch, first, height, row)
+            return self._score_tile(block, vectors, scratch, keys, height, row)
 
-        return _tiles(count, self.tile.accumulators // vectors, tile)
+        return _tiles(keys.count, self.tile.accumulators // vectors, tile)
 
-    def _score_tile(self, block: _Block, vectors: int, scratch: _Scratch, first, height: int, row: Callable) -> Stmt:
+    def _score_tile(
+        self, block: _Block, vectors: int, scratch: _Scratch, keys: Staged, height: int, row: Callable
+    ) -> Stmt:
+        found = self.found
+
         def each(body: Callable) -> Stmt:
             return emit.unrolled(height, lambda i: self._over_queries(vectors, lambda j: body(i, j)))
 
         def tile(acc) -> Stmt:
             def update(d, i, j) -> Stmt:
-                product = self._k(block, first + row(i), d) * emit.load(scratch.q, d * self.width + j)
+                at = {**block.env, self.found.key.var: keys.first + row(i), self.found.depth.var: d}
+                product = substitute(keys.k, at) * emit.load(scratch.q, d * self.width + j)
                 return emit.store(acc, emit.load(acc, i, j) + product, i, j)
 
             def result(i, j) -> Stmt:
                 query = block.start + j
                 if vectors == 1:  # there may be fewer queries than lanes
                     query = tirx.min(query, self.queries - 1)
-                value = self._score(block, emit.load(acc, i, j), query, first + row(i))
+                at = {found.query.var: query, found.key.var: keys.first + row(i), LANE: j}
+                value = substitute(keys.score, {**block.env, **at, found.raw: emit.load(acc, i, j)})
                 return emit.store(scratch.s, value, row(i) * self.width + j)
 
             return emit.seq(
@@ -229,13 +245,6 @@ class AttentionKernel:
             )
 
         return emit.scratch([([height, vectors * self.tile.lanes], "float32")], tile)
-
-    def _k(self, block: _Block, key, d) -> Expr:
-        return substitute(self.found.k, {**block.env, self.found.key.var: key, self.found.depth.var: d})
-
-    def _score(self, block: _Block, raw, query, key) -> Expr:
-        found = self.found
-        return substitute(found.score, {**block.env, found.raw: raw, found.query.var: query, found.key.var: key})
 
     # -- softmax -------------------------------------------------------------------------------------------------
 
@@ -288,19 +297,19 @@ class AttentionKernel:
 
     # -- weighted sums of values ---------------------------------------------------------------------------------
 
-    def _weighted_sums(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
+    def _weighted_sums(self, block: _Block, scratch: _Scratch, keys: Staged) -> Stmt:
         statements = []
         for columns in self._column_groups():
 
             def tile(height: int, row: Callable, columns=columns) -> Stmt:
-                return self._sum_tile(block, scratch, first, count, height, row, columns)
+                return self._sum_tile(block, scratch, keys, height, row, columns)
 
             height = max(self.tile.accumulators // len(columns), 1)
             statements.append(_tiles(block.count, height, tile, block.first - block.start))
         return emit.seq(*statements)
 
     def _sum_tile(
-        self, block: _Block, scratch: _Scratch, first, count, height: int, row: Callable, columns: list[int]
+        self, block: _Block, scratch: _Scratch, keys: Staged, height: int, row: Callable, columns: list[int]
     ) -> Stmt:
         lanes = vector_columns(self.columns, self.tile.lanes)[1]
 
@@ -316,20 +325,18 @@ class AttentionKernel:
                 return emit.store(acc, value, i, j)
 
             def update(key, i, j, column) -> Stmt:
-                product = emit.load(scratch.s, key * self.width + row(i)) * self._v(block, first + key, column)
+                at = {**block.env, self.found.key.var: keys.first + key, self.found.column.var: column}
+                product = emit.load(scratch.s, key * self.width + row(i)) * substitute(keys.v, at)
                 return emit.store(acc, emit.load(acc, i, j) + product, i, j)
 
             def result(i, j, column) -> Stmt:
                 return emit.store(scratch.o, emit.load(acc, i, j), row(i) * self.columns + column)
 
             return emit.seq(
-                each(load), emit.serial(count, lambda key: each(lambda *at: update(key, *at))), each(result)
+                each(load), emit.serial(keys.count, lambda key: each(lambda *at: update(key, *at))), each(result)
             )
 
         return emit.scratch([([height, len(columns) * lanes], "float32")], tile)
-
-    def _v(self, block: _Block, key, column) -> Expr:
-        return substitute(self.found.v, {**block.env, self.found.key.var: key, self.found.column.var: column})
 
     def _finish(self, block: _Block, scratch: _Scratch) -> Stmt:
         """Divide by the sum of the weights and store."""

@@ -112,6 +112,12 @@ def _match(stages: list[Stage], params: list) -> Attention:
     _require(as_int(depth.dom.extent) and as_int(column.dom.extent))
     _require(all(str(x.ty) == "float32" for x in (q, k, v, exponent)))
     raw = tirx.Var("raw", str(first.body.buffer.dtype))
+    (q, q_factor), (k, k_factor), (v, v_factor) = (
+        _without_factor(q, depth),
+        _without_factor(k, depth),
+        _without_factor(v, key),
+    )
+    score = _exchange(exponent.a, first, raw * (q_factor * k_factor))
     return Attention(
         [iv for iv in axes if iv is not rows[-1] and iv is not column],
         rows[-1],
@@ -122,9 +128,9 @@ def _match(stages: list[Stage], params: list) -> Attention:
         k,
         v,
         raw,
-        _exchange(exponent.a, first, raw),
+        _with_reciprocals(score, [raw, key.var]),
         result,
-        store,
+        BufferStore(store.buffer, substitute(store.value, {result: result * v_factor}), store.indices),
         zero != "",
         zero == "nan",
         [s.name for s in graph.kept if s is not out],
@@ -183,6 +189,30 @@ def _softmax_argument(weights: Expr, total: Stage) -> tirx.Sub:
     exponent = weights.a.args[0]
     _require(isinstance(exponent, tirx.Sub) and isinstance(exponent.b, tvm.ir.TensorLoad))
     return exponent
+
+
+def _without_factor(operand: Expr, axis: IterVar) -> tuple[Expr, Expr]:
+    """``(rest, factor)`` of an operand ``rest * factor``, where the factor leaves the sum over ``axis``."""
+    factor: Expr = tirx.const(1, str(operand.ty))
+    while isinstance(operand, (tirx.Mul, tirx.Div)):
+        left, right = operand.a, operand.b
+        if isinstance(operand, tirx.Mul) and not uses_var(left, [axis.var]):
+            left, right = right, left
+        if uses_var(right, [axis.var]):
+            break
+        factor = factor * right if isinstance(operand, tirx.Mul) else factor / right
+        operand = left
+    return operand, factor
+
+
+def _with_reciprocals(score: Expr, variables: list[tirx.Var]) -> Expr:
+    """Products in place of divisions by what is the same for all of ``variables``."""
+
+    def product(node: tirx.Div) -> Expr:
+        integral = not str(node.ty).startswith("float")
+        return node if integral or uses_var(node.b, variables) else node.a * (tirx.const(1, str(node.ty)) / node.b)
+
+    return tvm_ffi.structural_map(score, (tirx.Div, product), order="post")
 
 
 def _is_call(expr, name: str) -> bool:
