@@ -23,6 +23,8 @@ Extents = dict[tirx.Var, int]
 """The value of each scalar variable in a kernel's signature."""
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+_ASSERTS = ("relax.assert_op", "relax.run.assert_op")
+_SCALES = (1, 16, 256)
 _INTEGERS = 8
 """Integers stay below this where no index is made of them."""
 
@@ -42,7 +44,7 @@ def kernel_extents(mod: tvm.IRModule, steps: list[int], count: int) -> dict[str,
         if not isinstance(function, relax.Function):
             continue
         facts = _facts(function)
-        samples = draw_samples(facts, facts.order, steps, count) or [{}]
+        samples = _samples(facts, steps, count)
         for call in collect(function, ir.Call):
             if getattr(call.op, "name", "") in _CALLS:
                 kernel = call.args[0]
@@ -52,23 +54,39 @@ def kernel_extents(mod: tvm.IRModule, steps: list[int], count: int) -> dict[str,
     return found
 
 
+def _samples(facts: Any, steps: list[int], count: int) -> list[dict[ir.Var, int]]:
+    """Values of a function's dims; larger ones where its windows and slices are larger than small inputs."""
+    found: list[dict[ir.Var, int]] = [] if facts.order else [{}]
+    for scale in _SCALES if facts.order else ():
+        found += draw_samples(facts, facts.order, [step * scale for step in steps], count)
+        if len(found) >= count // 2:
+            break
+    return found
+
+
 def _facts(function: relax.Function) -> Any:
     """What holds of the dims of one function once all its checks have passed."""
-    facts = FunctionFacts.of_function(function).known
+    facts = FunctionFacts.of_function(function)
     for cast in collect(function, relax.MatchCast):
-        for dim in dims_of(cast.ty) or []:
-            if isinstance(dim, ir.Var):
-                facts.declare(dim)
+        facts.enter(cast.var)
     for call in collect(function, ir.Call):
-        if getattr(call.op, "name", "") == "relax.assert_op" and ir.is_prim_expr(call.args[0]):
+        name = getattr(call.op, "name", None) or getattr(call.op, "global_symbol", "")
+        if name in _ASSERTS and ir.is_prim_expr(call.args[0]):
             facts.assume(call.args[0])
-    return facts
+        if name in _CALLS:
+            for ty in _results(call):
+                facts.enter(relax.Var("result", ty))
+    return facts.known
+
+
+def _results(call: ir.Call) -> list[ir.Type]:
+    ty = call.ty_args[0]
+    return list(ty.fields) if isinstance(ty, ir.TupleType) else [ty]
 
 
 def _at_call(call: ir.Call, kernel: PrimFunc, values: Mapping[ir.Var, int]) -> Extents | None:
     """The kernel's variables at one call, None where the call's dims are not known."""
-    results = call.ty_args[0]
-    arguments = [*call.args[1], *(results.fields if isinstance(results, ir.TupleType) else [results])]
+    arguments = [*call.args[1], *_results(call)]
     arguments += list(call.args[2].values) if len(call.args) > 2 else []
     extents: Extents = {}
     try:
@@ -129,8 +147,9 @@ def _axes(func: PrimFunc) -> Iterator[list[IterVar]]:
 def random_arrays(func: PrimFunc, extents: Extents, generator: np.random.Generator, positive: bool) -> list[np.ndarray]:
     """One array for each tensor: floats of either sign, or ``positive``; integers that are safe as indices.
 
-    Raises `NotAlone` where no integers are known to be.
+    Raises `NotAlone` where no integers are known to be, and where the kernel reads what is not there.
     """
+    _refuse_stray_reads(func, extents)
     low = 1 if _divides_by_integers(func) else 0
     high = _index_limit(func, extents)
     if high <= low:
@@ -148,6 +167,29 @@ def _array(generator: np.random.Generator, dtype: np.dtype, shape: tuple, limits
         return generator.integers(limits[0], limits[1], shape).astype(dtype)
     values = generator.uniform(0.5, 1.5, shape) if positive else generator.standard_normal(shape)
     return np.asarray(values).astype(dtype)
+
+
+def _refuse_stray_reads(func: PrimFunc, extents: Extents) -> None:
+    """Raise `NotAlone` where a statement without conditions reads beyond a tensor in its first or last iteration."""
+    for block in collect(func.body, SBlock):
+        sizes = {axis.var: evaluate(axis.dom.extent, extents) for axis in block.iter_vars}
+        calls = {getattr(call.op, "name", "") for call in collect(block.body, ir.Call)}
+        conditional = "prim.if_then_else" in calls or collect(block.body, tirx.Select)
+        if conditional or not sizes or min(sizes.values()) < 1 or collect(block.body, SBlock):
+            continue
+        for corner in (dict.fromkeys(sizes, 0), {var: size - 1 for var, size in sizes.items()}):
+            _refuse_stray_read(block, {**extents, **corner})
+
+
+def _refuse_stray_read(block: SBlock, values: Extents) -> None:
+    for load in loads(block.body):
+        for index, size in zip(load.indices, load.source.shape, strict=True):
+            try:
+                inside = 0 <= evaluate(index, values) < evaluate(size, values)
+            except (KeyError, ArithmeticError, NotImplementedError):
+                continue  # made of loaded values
+            if not inside:
+                raise NotAlone(f"block {block.name_hint} reads element {index} of {size} at extents the model allows")
 
 
 def _divides_by_integers(func: PrimFunc) -> bool:

@@ -38,16 +38,20 @@ _ROUNDED_SHARE = 0.01
 
 @dataclass
 class Summary:
-    """What a self-check looked at: the number of runs of each kernel, and why others were skipped."""
+    """What a self-check looked at: the number of runs of each kernel, and why others were skipped.
+
+    partly: why kernels that did run were not run at some of the extents.
+    """
 
     runs: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    partly: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        text = (
-            f"self-check: {len(self.runs)} kernels right in {sum(self.runs.values())} runs, {len(self.skipped)} skipped"
-        )
-        return text + "".join(f"\n  {name}: {reason}" for name, reason in self.skipped.items())
+        runs = sum(self.runs.values())
+        lines = [f"self-check: {len(self.runs)} kernels right in {runs} runs, {len(self.skipped)} skipped"]
+        lines += [f"  {name}: {reason}" for name, reason in self.skipped.items()]
+        return "\n".join(lines + [f"  {name}, at some extents: {reason}" for name, reason in self.partly.items()])
 
 
 class SelfCheck:
@@ -85,19 +89,18 @@ class SelfCheck:
             raise NotAlone("no call says with which extents it runs")
         ours = _compiled(_counterpart(func, name, after), self.target)
         reference = _compiled(plain_prim_func(func, self._plain_target), self._plain_target)
-        runs, spent, refusal = 0, 0, None
+        runs, spent = 0, 0
         for case in sorted(cases, key=lambda case: points(func, case)):
             spent += points(func, case)
             if runs and spent > _POINTS:
                 break
             try:
                 self._compare(name, func, case, ours, reference)
+                runs += 1
             except NotAlone as reason:
-                refusal = reason
-                continue
-            runs += 1
-        if refusal is not None and not runs:
-            raise refusal
+                self.summary.partly[name] = str(reason)
+        if not runs:
+            raise NotAlone(self.summary.partly.pop(name))
         return runs
 
     def _compare(self, name: str, func: PrimFunc, case: Extents, ours: Callable, reference: Callable) -> None:

@@ -44,7 +44,7 @@ def _quotients(stage: Stage) -> list:
 
 
 def _divisors(stage: Stage, axis: IterVar) -> list[int]:
-    """By what constants something with ``axis`` in it is divided, of those that divide its extent; the largest first."""
+    """The constants that divide something with ``axis`` in it, and its extent; the largest first."""
     found = {as_int(node.b) for node in _quotients(stage) if uses_var(node.a, [axis.var])}
     extent = axis.dom.extent
     return sorted((d for d in found if d and 1 < d != as_int(extent) and _divides(d, extent)), reverse=True)
