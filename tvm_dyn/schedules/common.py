@@ -12,6 +12,8 @@ from tvm.tirx import IterVar
 
 SCHEDULED = "tirx.is_scheduled"
 
+IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
+
 _COSTLY_CALLS = (
     "exp",
     "log",

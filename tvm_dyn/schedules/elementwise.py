@@ -20,6 +20,7 @@ from tvm.tirx import IterVar, Stmt
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import (
+    IF_THEN_ELSE,
     as_int,
     is_costly,
     loads,
@@ -33,7 +34,6 @@ from tvm_dyn.schedules.stage import Stage, group_point, merge_axes
 
 _TRANSPOSE_TILE = 32
 _COSTLY_FACTOR = 8
-_IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 _SHORT_RUN, _LONG_RUN = 64, 4096
 """Elements: below the first, working out where a run starts takes as long as the run."""
 
@@ -108,7 +108,7 @@ def _runs(statement: Stmt, group: list[IterVar], begin, end) -> Stmt:
 def _threshold(statement: Stmt, var) -> tuple | None:
     """(t, below, above) of ``x = above if 0 <= var - t else below``, the form of a concatenation."""
     value = statement.value if isinstance(statement, tirx.BufferStore) else None
-    if not isinstance(value, tvm.ir.Call) or not value.op.same_as(_IF_THEN_ELSE):
+    if not isinstance(value, tvm.ir.Call) or not value.op.same_as(IF_THEN_ELSE):
         return None
     condition, above, below = value.args
     if not (isinstance(condition, tirx.LE) and as_int(condition.a) == 0 and isinstance(condition.b, tirx.Sub)):

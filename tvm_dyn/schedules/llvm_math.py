@@ -2,24 +2,20 @@
 
     define <16 x float> @tvm_dyn_exp_f32x16(<16 x float> %x) { %0 = fcmp ogt <16 x float> %x, ...
 
-Sources: exp and log are the single-precision functions of the Cephes library (S. Moshier), with the scaling
-split in two so that denormal and near-overflow results round correctly; tanh and erf are the minimax
-rationals that Eigen uses (MathFunctionsImpl.h, SpecialFunctionsImpl.h).
+Sources: log is the single-precision function of the Cephes library (S. Moshier), and so is the reduction of exp;
+its scaling is one instruction where the CPU has it, else split in two, so that denormal and near-overflow results
+round correctly; its polynomial is a fit of our own (Lawson's iteration). tanh and erf are the minimax rationals that
+Eigen uses (MathFunctionsImpl.h, SpecialFunctionsImpl.h): they round several times on the way to values just below 1,
+where a unit in the last place is half of that at 1.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-_EXP_POLY = (
-    1.9875691500e-4,
-    1.3981999507e-3,
-    8.3334519073e-3,
-    4.1665795894e-2,
-    1.6666665459e-1,
-    5.0000001201e-1,
-)
+# Minimax of (e**r - 1 - r) / r**2 on |r| <= ln 2 / 2, relative to e**r: off by 0.05 ulp.
+_EXP_POLY = (1.3814467238e-3, 8.3687808365e-3, 4.1668392718e-2, 1.6666519642e-1, 4.9999994040e-1)
 _LOG_POLY = (
     7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
     -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1,
@@ -42,6 +38,7 @@ _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 _ROUND_MAGIC = 12582912.0  # 1.5 * 2**23: adding it leaves the rounded integer in the low mantissa bits
 _ROUND_MAGIC_BITS = 0x4B400000
+_SCALEF, _SCALEF_LANES = "llvm.x86.avx512.mask.scalef.ps.512", 16
 _MIN_NORMAL = 1.17549435e-38
 
 
@@ -50,9 +47,15 @@ def symbol(name: str, lanes: int) -> str:
     return f"tvm_dyn_{name}_f32x{lanes}"
 
 
-def define(name: str, lanes: int) -> str:
-    """The LLVM function that computes ``name``, one of `FUNCTIONS`, on a vector of ``lanes`` elements."""
-    body = _Body(lanes)
+def define(names: Iterable[str], widths: Iterable[int], avx512: bool = False) -> str:
+    """LLVM functions that compute each of ``names``, keys of `FUNCTIONS`, on vectors of each width."""
+    declarations: set[str] = set()
+    functions = [_define(name, lanes, avx512, declarations) for name in sorted(names) for lanes in sorted(widths)]
+    return "".join([*sorted(declarations), *functions])
+
+
+def _define(name: str, lanes: int, avx512: bool, declarations: set[str]) -> str:
+    body = _Body(lanes, avx512, declarations)
     result = FUNCTIONS[name](_Value(body, "float", "%x"))
     kind = body.type("float")
     lines = "\n".join(f"  {line}" for line in body.lines)
@@ -62,8 +65,9 @@ def define(name: str, lanes: int) -> str:
 class _Body:
     """Instructions of a function on vectors of ``lanes`` elements."""
 
-    def __init__(self, lanes: int):
-        self.lanes = lanes
+    def __init__(self, lanes: int, avx512: bool, declarations: set[str]):
+        self.lanes, self.declarations = lanes, declarations
+        self.scales_at_once = avx512 and lanes % _SCALEF_LANES == 0
         self.lines: list[str] = []
 
     def type(self, element: str) -> str:
@@ -150,6 +154,18 @@ class _Value:
     def to_float(self) -> _Value:
         return self._convert("sitofp", "float")
 
+    def pieces(self, lanes: int) -> list[_Value]:
+        """The vector cut into vectors of ``lanes`` elements, for instructions that know one width."""
+        if self.body.lanes == lanes:
+            return [self]
+        kind = self.body.type(self.element)
+        found = []
+        for start in range(0, self.body.lanes, lanes):
+            mask = ", ".join(f"i32 {start + i}" for i in range(lanes))
+            text = f"shufflevector {kind} {self.name}, {kind} poison, <{lanes} x i32> <{mask}>"
+            found.append(self.body.add(self.element, text))
+        return found
+
     def magnitude(self) -> _Value:
         return (self.bits() & 0x7FFFFFFF).from_bits()
 
@@ -172,16 +188,42 @@ def _pow2(n: _Value) -> _Value:
     return ((n + 127) << 23).from_bits()
 
 
+def _scale(x: _Value, z: _Value) -> _Value:
+    """``x * 2.0**n``, rounded once, for n in [-150, 128] as the float ``z = n + _ROUND_MAGIC``."""
+    if x.body.scales_at_once:
+        return _scalef(x, z - _ROUND_MAGIC)
+    n = z.bits() - _ROUND_MAGIC_BITS
+    half = n >> 1
+    return x * _pow2(half) * _pow2(n - half)
+
+
+def _scalef(x: _Value, n: _Value) -> _Value:
+    """``x * 2.0**n`` in one instruction of AVX-512."""
+    kind = f"<{_SCALEF_LANES} x float>"
+    x.body.declarations.add(f"declare {kind} @{_SCALEF}({kind}, {kind}, {kind}, i16, i32)\n")
+    pairs = zip(x.pieces(_SCALEF_LANES), n.pieces(_SCALEF_LANES), strict=True)
+    parts = [
+        x.body.add("float", f"call {kind} @{_SCALEF}({kind} {a.name}, {kind} {b.name}, {kind} {a.name}, i16 -1, i32 4)")
+        for a, b in pairs
+    ]
+    lanes = _SCALEF_LANES
+    while len(parts) > 1:
+        kind, mask = f"<{lanes} x float>", ", ".join(f"i32 {i}" for i in range(2 * lanes))
+        parts = [
+            x.body.add("float", f"shufflevector {kind} {a.name}, {kind} {b.name}, <{2 * lanes} x i32> <{mask}>")
+            for a, b in zip(parts[::2], parts[1::2], strict=True)
+        ]
+        lanes *= 2
+    return parts[0]
+
+
 def _exp(x: _Value) -> _Value:
     """e**x: x = n ln 2 + r with |r| <= ln 2 / 2, then a polynomial in r times 2**n."""
     x = _clamp(x, -104.0, 89.0)  # beyond, the result is inf above and 0 below in any case
     z = x * _LOG2_E + _ROUND_MAGIC
-    n = z.bits() - _ROUND_MAGIC_BITS
     rounded = z - _ROUND_MAGIC
     r = x - rounded * _LN2_HIGH - rounded * _LN2_LOW
-    poly = _horner(_EXP_POLY, r) * (r * r) + r + 1.0
-    half = n >> 1
-    return poly * _pow2(half) * _pow2(n - half)
+    return _scale((_horner(_EXP_POLY, r) * r + 1.0) * r + 1.0, z)
 
 
 def _log(x: _Value) -> _Value:

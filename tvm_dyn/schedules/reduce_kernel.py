@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.ir import Expr
 from tvm.tirx import BufferStore, IterVar, Stmt
 
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.common import loads, same_exprs, substitute, uses_var
-from tvm_dyn.schedules.stage import Stage, fresh, group_point
+from tvm_dyn.schedules.common import is_costly, loads, same_exprs, substitute, uses_var
+from tvm_dyn.schedules.stage import Stage, contiguous, fresh, group_point
 
 _COMBINERS = {
     tirx.Add: lambda a, b: a + b,
@@ -95,8 +95,13 @@ def is_row_reduction(stage: Stage) -> bool:
     return bool(reads) and all(ld.indices[-1].same_as(last) for ld in reads)
 
 
-def row_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]], lanes: int) -> Stmt:
-    """Reduce contiguous elements into vectors of partial results, then those into one."""
+def row_reduction(
+    stage: Stage, env: dict, reduced: list[list[IterVar]], lanes: int, producer: Stage | None = None
+) -> Stmt:
+    """Reduce contiguous elements into vectors of partial results, then those into one.
+
+    producer: a stage that computes the elements, see `feeds`; it runs vector by vector ahead of the reduction.
+    """
     parts = components(stage)
     assert parts is not None
     width = lanes * _VECTORS
@@ -107,7 +112,7 @@ def row_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]], lanes: 
 
         def update(point: dict, lane, k, keep=None) -> Stmt:
             at = {**point, **group_point(reduced[-1], k)}
-            statements = []
+            statements = [] if producer is None else [producer.at({**point, producer.spatial[-1].var: k})]
             for acc, part in both:
                 term = substitute(part.term, at).astype(part.dtype)
                 if keep is not None:
@@ -115,27 +120,43 @@ def row_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]], lanes: 
                 statements.append(emit.store(acc, part.combine(emit.load(acc, lane), term), lane))
             return emit.seq(*statements)
 
-        def sweep(point: dict) -> Stmt:
-            return _sweep(extent, lanes, lambda lane, k, keep=None: update(point, lane, k, keep))
+        def elements(point: dict) -> Stmt:
+            costly = producer is not None and is_costly(producer.body)
+            return sweep(extent, lanes, lambda lane, k, keep=None: update(point, lane, k, keep), costly)
 
         init = [_fill(acc, part.identity(), lanes) for acc, part in both]
-        return emit.seq(*init, _nest(reduced[:-1], env, sweep), *[_result(a, p, lanes, env) for a, p in both])
+        return emit.seq(*init, _nest(reduced[:-1], env, elements), *[_result(a, p, lanes, env) for a, p in both])
 
     return emit.scratch([([width], part.dtype) for part in parts], body)
+
+
+def feeds(producer: Stage, stage: Stage, row_axes: int) -> bool:
+    """Whether ``producer`` computes, along its one axis inside the row, just what ``stage`` reduces, in order."""
+    if producer.reduction or len(producer.spatial) != row_axes + 1 or len(stage.spatial) != row_axes:
+        return False
+    if len(stage.reduction) != 1 or not isinstance(producer.body, BufferStore) or not is_row_reduction(stage):
+        return False
+    axis, reduced, made = producer.spatial[-1], stage.reduction[0], producer.body
+    if not sym.Analyzer().can_prove_equal(axis.dom.extent, reduced.dom.extent) or not contiguous(producer, [axis]):
+        return False
+    reads = [ld for ld in loads(stage.body) if ld.source.same_as(made.buffer)]
+    return bool(reads) and all(ld.indices[-1].same_as(reduced.var) for ld in reads)
 
 
 def _fill(acc, value: Expr, lanes: int) -> Stmt:
     return emit.unrolled(_VECTORS, lambda u: emit.vectorized(lanes, lambda v: emit.store(acc, value, u * lanes + v)))
 
 
-def _sweep(extent, lanes: int, update: Callable) -> Stmt:
+def sweep(extent, lanes: int, update: Callable, together: bool = False) -> Stmt:
     """``update(lane, k)`` for every k, in order of lanes: four vectors at a time, then one, then the rest.
 
     The rest is a last vector that overlaps the one before, ``keep`` telling new elements from old ones; a
     range shorter than a vector is walked one by one. Lanes are constants otherwise, so that they stay in
-    registers.
+    registers. together: take each step of a long computation on all four vectors, as the steps of one wait
+    for each other.
     """
     width = lanes * _VECTORS
+    vector = width if together else lanes
 
     def vectors(wide, left) -> Stmt:
         def single(v, i) -> Stmt:
@@ -153,8 +174,8 @@ def _sweep(extent, lanes: int, update: Callable) -> Stmt:
             emit.serial(
                 wide,
                 lambda i: emit.unrolled(
-                    _VECTORS,
-                    lambda u: emit.vectorized(lanes, lambda v: update(u * lanes + v, i * width + u * lanes + v)),
+                    width // vector,
+                    lambda u: emit.vectorized(vector, lambda v: update(u * vector + v, i * width + u * vector + v)),
                 ),
             ),
             emit.serial(

@@ -23,13 +23,25 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import inline_spatial, loads, same_exprs, uses_var
 from tvm_dyn.schedules.elementwise import parallel_if_worth, spatial_nest
+from tvm_dyn.schedules.in_place import compute_in_results
+from tvm_dyn.schedules.reciprocals import multiply_by_reciprocals
 from tvm_dyn.schedules.reduce_kernel import (
     column_reduction,
+    feeds,
     is_row_reduction,
     row_reduction,
     scalar_reduction,
+    sweep,
 )
-from tvm_dyn.schedules.stage import Stage, group_point, merge_axes, parse, rebase
+from tvm_dyn.schedules.stage import (
+    Stage,
+    contiguous,
+    group_point,
+    merge_axes,
+    parse,
+    rebase,
+    updates_in_place,
+)
 
 _TASKS_PER_CORE = 4
 
@@ -99,7 +111,8 @@ class ReductionKernel:
         rows = emit.product(extents)
         cores = hardware.cores(self.target)
         tasks = tirx.min(rows, emit.const(cores * _TASKS_PER_CORE)) if cores > 1 else emit.const(1)
-        intermediates = self._intermediates()
+        whole = compute_in_results(multiply_by_reciprocals(self.stages, shared), self.params)
+        intermediates = self._intermediates(whole)
 
         def task(t) -> Stmt:
             first, last = tirx.truncdiv(t * rows, tasks), tirx.truncdiv((t + 1) * rows, tasks)
@@ -107,7 +120,7 @@ class ReductionKernel:
 
             def body(*scratch) -> Stmt:
                 names = list(zip(intermediates, scratch, strict=True))
-                stages = [rebase(stage, names, shared) for stage in self.stages]
+                stages = [rebase(stage, names, shared) for stage in whole]
 
                 def row(i) -> Stmt:
                     return emit.bind(emit.unflatten(first + i, extents), lambda *point: self._row(stages, list(point)))
@@ -122,33 +135,57 @@ class ReductionKernel:
     def _widest_row(self, shared: int) -> list[IterVar]:
         return max(([*s.spatial[shared:], *s.reduction] for s in self.stages), key=len)
 
-    def _intermediates(self) -> list[Buffer]:
+    def _intermediates(self, stages: list[Stage]) -> list[Buffer]:
         found: list[Buffer] = []
-        for stage in self.stages:
+        for stage in stages:
             for buffer, _ in stage.accesses():
                 if not any(buffer.same_as(b) for b in [*self.params, *found]):
                     found.append(buffer)
         return found
 
     def _row(self, stages: list[Stage], point: list) -> Stmt:
-        statements = []
-        for stage in stages:
-            env = {iv.var: p for iv, p in zip(stage.spatial, point, strict=False)}
+        statements, producer = [], None
+        for stage, following in zip(stages, [*stages[1:], None], strict=True):
+            env = {iv.var: p for s in (stage, producer) if s for iv, p in zip(s.spatial, point, strict=False)}
             rest = stage.spatial[len(point) :]
-            statements.append(self._reduce(stage, env, rest) if stage.reduction else self._loops(stage, env, rest))
+            if following and producer is None and feeds(stage, following, len(point)):
+                producer = stage
+                continue
+            statements.append(
+                self._reduce(stage, env, rest, producer) if stage.reduction else self._loops(stage, env, rest)
+            )
+            producer = None
         return emit.seq(*statements)
 
     def _loops(self, stage: Stage, env: dict, axes: list[IterVar]) -> Stmt:
-        """An elementwise stage: nested serial loops, the last one contiguous."""
+        """An elementwise stage: nested serial loops, the last one in vectors where that is possible."""
         groups = merge_axes(axes, [stage], self.params)
-        return _nested(groups, env, stage.at)
+        if not groups or not contiguous(stage, groups[-1]):
+            return _nested(groups, env, stage.at)
+        extent = emit.product([iv.dom.extent for iv in groups[-1]])
+        lanes = hardware.lanes(self.target, stage.accumulator_dtype())
+        in_place = updates_in_place(stage)
 
-    def _reduce(self, stage: Stage, env: dict, axes: list[IterVar], parallel: bool = False) -> Stmt:
+        def vectors(point: dict) -> Stmt:
+            def update(_lane, k, keep=None) -> Stmt:
+                stmt = stage.at({**point, **group_point(groups[-1], k)})
+                if keep is None or not in_place:
+                    return stmt
+                old = tirx.BufferLoad(stmt.buffer, stmt.indices)
+                return tirx.BufferStore(stmt.buffer, tirx.Select(keep, stmt.value, old), stmt.indices)
+
+            return sweep(extent, lanes, update)
+
+        return _nested(groups[:-1], env, vectors)
+
+    def _reduce(
+        self, stage: Stage, env: dict, axes: list[IterVar], producer: Stage | None = None, parallel: bool = False
+    ) -> Stmt:
         groups = [[iv] for iv in axes]
         reduced = merge_axes(stage.reduction, [stage], self.params)
         if is_row_reduction(stage):
             lanes = hardware.lanes(self.target, str(stage.accumulator_dtype()))
-            return _nested(groups, env, lambda point: row_reduction(stage, point, reduced, lanes))
+            return _nested(groups, env, lambda point: row_reduction(stage, point, reduced, lanes, producer))
         if axes and _is_column(stage, axes[-1]):
             return _nested(groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, parallel))
         return _nested(groups, env, lambda point: scalar_reduction(stage, point, reduced))

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import Buffer, ForKind, IterVar, PrimFunc, Stmt
 
-from tvm_dyn.schedules.common import as_int, loads, same_exprs, stores, substitute, uses_var
+from tvm_dyn.schedules.common import IF_THEN_ELSE, as_int, collect, loads, same_exprs, stores, substitute, uses_var
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,33 @@ def _variables(root) -> list:
     found: list = []
     tvm_ffi.structural_walk(root, (tirx.Var, lambda v: found.append(v)))
     return found
+
+
+def contiguous(stage: Stage, group: list[IterVar]) -> bool:
+    """Whether vectors along a merged group are whole vectors of every buffer.
+
+    What the stage stores it may read at the same place only, see `updates_in_place`.
+    """
+    made = stage.body
+    if not isinstance(made, tirx.BufferStore) or not uses_var(list(made.indices), [group[-1].var]):
+        return False
+    own = [load for load in loads(made) if load.source.same_as(made.buffer)]
+    if not all(same_exprs(load.indices, made.indices) for load in own):
+        return False
+    if any(call.op.same_as(IF_THEN_ELSE) for call in collect(made, tvm.ir.Call)):
+        return False
+    return all(_contiguous(buffer, indices, group[-1].var) for buffer, indices in stage.accesses())
+
+
+def updates_in_place(stage: Stage) -> bool:
+    """Whether the stage reads what it stores: then it must not run twice for an element."""
+    return any(load.source.same_as(store.buffer) for store in stores(stage.body) for load in loads(store))
+
+
+def _contiguous(buffer: Buffer, indices: list, var) -> bool:
+    if not uses_var(indices, [var]):
+        return True
+    return indices[-1].same_as(var) and not uses_var(indices[:-1], [var]) and not len(buffer.strides)
 
 
 def group_point(group: list[IterVar], index) -> dict:
