@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import Schedule
 from tvm.tirx import Buffer, IndexMap, IterVar, PrimFunc
 
-from tvm_dyn.schedules.common import all_blocks, collect, loads, stores, uses_var
+from tvm_dyn.schedules.common import all_blocks, as_int, collect, loads, stores, substitute, uses_var
 
 
 @dataclass(frozen=True)
@@ -65,30 +65,19 @@ class _Axes:
         if axis is None or not all(any(i.same_as(v) for v in spatial) for i in store.indices):
             raise _Mixed
         channel = store.indices[axis]
-        reads = loads(block)
-        outside = sum(
-            v.same_as(channel) for v in collect([block.body, block.init] if block.init else [block.body], tirx.Var)
-        )
-        inside = 0
-        for load in reads:
-            inside += sum(v.same_as(channel) for v in collect(list(load.indices), tirx.Var))
+        single = {iv.var: tirx.const(0, "int64") for iv in block.iter_vars if as_int(iv.dom.extent) == 1}
+        single = {v: zero for v, zero in single.items() if not v.same_as(channel)}
         for load in loads(block.body):
-            used = [d for d, index in enumerate(load.indices) if uses_var(index, [channel])]
-            if len(used) > 1 or any(not i.same_as(channel) for i in [load.indices[d] for d in used]):
-                if not self._shifted(load, used, channel):
-                    raise _Mixed
+            indices = [sym.Analyzer().simplify(substitute(index, single)) for index in load.indices]
+            used = [d for d, index in enumerate(indices) if uses_var(index, [channel])]
+            if len(used) > 1 or (used and not self._in_order(indices[used[0]], channel)):
+                raise _Mixed
             self._note(load.source, used[0] if used else None)
-        del outside, inside
 
-    def _shifted(self, load, used: list[int], channel: tirx.Var) -> bool:
-        """Whether channels are read in order, from some offset on, as parts of a concatenation are."""
-        if len(used) != 1:
-            return False
-        others = [v for v in collect(load.indices[used[0]], tirx.Var) if not v.same_as(channel)]
-        return not any(isinstance(v, tirx.Var) and v in self._iterators() for v in others)
-
-    def _iterators(self) -> set:
-        return {iv.var for block in collect(self.func.body, s_tir.SBlock) for iv in block.iter_vars}
+    def _in_order(self, index, channel: tirx.Var) -> bool:
+        """Whether an index is the channel but for an offset, as it is for parts of a concatenation."""
+        offset = sym.Analyzer().simplify(index - channel)
+        return not uses_var(offset, [iv.var for block in collect(self.func.body, s_tir.SBlock) for iv in block.iter_vars])
 
     def _note(self, buffer: Buffer, axis: int | None) -> None:
         known = next((b for b in self.axes if b.same_as(buffer)), None)
@@ -126,8 +115,5 @@ def moved_last(func: PrimFunc, axes: ChannelAxes) -> PrimFunc:
         spatial = sum(iv.iter_type == IterVar.DataPar for iv in node.iter_vars)
         order = [*_to_end(spatial, 1), *range(spatial, len(node.iter_vars))]
         sch.transform_block_layout(block, _index_map(len(order), order))
-    return sch.mod["main"].with_attr("global_symbol", "") if False else _private(sch.mod["main"])
-
-
-def _private(func: PrimFunc) -> PrimFunc:
-    return func.without_attr("global_symbol") if func.attrs and "global_symbol" in func.attrs else func
+    moved = sch.mod["main"]
+    return moved.without_attr("global_symbol") if moved.attrs and "global_symbol" in moved.attrs else moved

@@ -93,13 +93,15 @@ class _Chosen(PyExprMutator):
             return None
         if value.op == _RESHAPE:
             return self._reshaped(value, binding.var)
-        if value.op != _CALL_TIR or not isinstance(value.ty, relax.TensorType) or len(value.args) > 2:
+        if value.op != _CALL_TIR or not isinstance(value.ty, relax.TensorType):
             return None
         gv, operands = value.args[0], list(value.args[1].fields)
         conv = self._conv(gv, operands)
-        if conv is not None:
+        if conv is not None and (conv.groups == 1 or conv.channels == 1 and conv.filters == conv.groups):
             return self._convolved(conv, operands, list(binding.var.ty.shape.values))
-        return self._follow(value, gv, operands, binding.var)
+        if any(isinstance(o, relax.Var) and o in self.twins for o in operands):
+            return self._follow(value, gv, operands, binding.var)
+        return None
 
     def _reshaped(self, value: relax.Call, result: relax.Var) -> relax.Var | None:
         """The twin of a reshape that keeps batch and channels."""
@@ -122,7 +124,7 @@ class _Chosen(PyExprMutator):
             if isinstance(func, tirx.PrimFunc):
                 try:
                     conv = match(parse(func))
-                    fits = len(conv.window.axes) == 2 and conv.groups == 1 and conv.dtype == "float32"
+                    fits = len(conv.window.axes) == 2 and conv.dtype == "float32"
                     in_order = conv.window.data.same_as(func.params[0]) and conv.weight.same_as(func.params[1])
                     self.convs[gv] = conv if fits and in_order else None
                 except (NotAWindow, RuntimeError):
@@ -136,14 +138,19 @@ class _Chosen(PyExprMutator):
         if all(axis.is_pointwise for axis in conv.window.axes):
             packed = self._constant(weight, "pointwise", pointwise)
             return self.builder_.emit_te(_matmul, data, packed, primfunc_name_hint="matmul")
-        packed = self._constant(weight, "packed", lambda w: pack(w, conv.window.axes, self.target))
         batch, filters, *rest = shape
-
-        def compute(data: te.Tensor, weight: te.Tensor, shape: list) -> te.Tensor:
-            return _conv2d(data, weight, shape, conv.window.axes)
-
         last = [batch, *rest, filters]
-        return self.builder_.emit_te(compute, data, packed, last, primfunc_name_hint="conv2d_last")
+        if conv.groups > 1:
+            packed = self._constant(weight, "depthwise", lambda w: w.reshape(w.shape[0], -1).T.copy())
+            return self._emit(_depthwise, conv, data, packed, last, "depthwise_last")
+        packed = self._constant(weight, "packed", lambda w: pack(w, conv.window.axes, self.target))
+        return self._emit(_conv2d, conv, data, packed, last, "conv2d_last")
+
+    def _emit(self, compute, conv: Conv, data: relax.Expr, weight: relax.Expr, shape: list, name: str) -> relax.Var:
+        def of(data: te.Tensor, weight: te.Tensor, shape: list) -> te.Tensor:
+            return compute(data, weight, shape, conv.window.axes)
+
+        return self.builder_.emit_te(of, data, weight, shape, primfunc_name_hint=name)
 
     def _constant(self, constant: tvm.ir.GenericConst, kind: object, change) -> tvm.ir.GenericConst:
         key = (constant, kind)
@@ -170,7 +177,7 @@ class _Chosen(PyExprMutator):
 
     def _follow(self, call: relax.Call, gv: tvm.ir.GlobalVar, operands: list, result: relax.Var) -> relax.Var | None:
         mine = [isinstance(o, relax.Var) and o in self.twins for o in operands]
-        if not any(mine) or not isinstance(result.ty.shape, relax.ShapeExpr):
+        if not isinstance(result.ty.shape, relax.ShapeExpr):
             return None
         if gv not in self.axes:
             func = self.source[gv]
@@ -194,12 +201,16 @@ def _matmul(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     return te.compute(shape, lambda n, y, x, f: te.sum(data[n, y, x, c] * weight[c, f], axis=c), name="matmul")
 
 
+def _padded(data: te.Tensor, axes: list) -> te.Tensor:
+    before, after = ([0, *(getattr(axis, side) for axis in axes), 0] for side in ("before", "after"))
+    return topi.nn.pad(data, before, after, 0.0, name="pad_temp") if any(before + after) else data
+
+
 def _conv2d(data: te.Tensor, weight: te.Tensor, shape: list, axes: list) -> te.Tensor:
     """See `schedules.channels_last`."""
     down, across = axes
     columns = int(weight.shape[3])
-    before, after = ([0, *(getattr(axis, side) for axis in axes), 0] for side in ("before", "after"))
-    padded = topi.nn.pad(data, before, after, 0.0, name="pad_temp") if any(before + after) else data
+    padded = _padded(data, axes)
     ry, rx = (te.reduce_axis((0, axis.kernel), name) for axis, name in zip(axes, ("ry", "rx"), strict=True))
     c = te.reduce_axis((0, data.shape[3]), "c")
 
@@ -208,3 +219,16 @@ def _conv2d(data: te.Tensor, weight: te.Tensor, shape: list, axes: list) -> te.T
         return te.sum(element * weight[f // columns, ry * across.kernel + rx, c, f % columns], axis=[ry, rx, c])
 
     return te.compute(shape, at, name="conv2d_last")
+
+
+def _depthwise(data: te.Tensor, weight: te.Tensor, shape: list, axes: list) -> te.Tensor:
+    """See `schedules.channels_last_sliding`; weights are [tap, channel]."""
+    down, across = axes
+    padded = _padded(data, axes)
+    ry, rx = (te.reduce_axis((0, axis.kernel), name) for axis, name in zip(axes, ("ry", "rx"), strict=True))
+
+    def at(n, y, x, c):
+        element = padded[n, y * down.stride + ry * down.dilation, x * across.stride + rx * across.dilation, c]
+        return te.sum(element * weight[ry * across.kernel + rx, c], axis=[ry, rx])
+
+    return te.compute(shape, at, name="depthwise_last")

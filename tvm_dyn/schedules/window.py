@@ -230,7 +230,8 @@ def parse_epilogue(main: s_tir.SBlock, consumers: list, params: list) -> tuple[B
         raise NotAWindow
     (store,) = written
     accumulated = store.buffer
-    spatial = [iv.var for iv in main.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
+    # axes of one channel per result follow, where TVM no longer takes them for reductions
+    spatial = [iv.var for iv in main.iter_vars if iv.iter_type == tirx.IterVar.DataPar][: len(store.indices)]
     if not _same_vars(store.indices, spatial):
         raise NotAWindow
     definitions: list[tuple] = [(accumulated, None, None)]
