@@ -11,8 +11,8 @@ from tvm.relax import op
 from tvm.relax.op import nn
 
 from tvm_dyn.schedules import attention, schedule_prim_func
-from tvm_dyn.schedules.attention_kernel import AttentionTile
 from tvm_dyn.schedules.attention_match import match
+from tvm_dyn.schedules.attention_tile import AttentionTile
 from tvm_dyn.schedules.extremes import start_at_infinity
 from tvm_dyn.schedules.indices import simplify_indices
 

@@ -11,9 +11,10 @@ from tvm.tirx import PrimFunc, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit, generic
-from tvm_dyn.schedules.attention_kernel import AttentionKernel, AttentionTile
+from tvm_dyn.schedules.attention_kernel import AttentionKernel
 from tvm_dyn.schedules.attention_match import Attention, match
 from tvm_dyn.schedules.attention_row import AttentionRow
+from tvm_dyn.schedules.attention_tile import AttentionTile
 from tvm_dyn.schedules.common import collect
 from tvm_dyn.schedules.llvm_transpose import importing
 from tvm_dyn.schedules.stage import top_level

@@ -24,44 +24,15 @@ from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.ir import Expr
-from tvm.target import Target
 from tvm.tirx import Stmt
 
-from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.attention_match import Attention
 from tvm_dyn.schedules.attention_stage import LANE, Staged, Stager
+from tvm_dyn.schedules.attention_tile import AttentionTile, store_result, tiles, vector_columns
 from tvm_dyn.schedules.common import as_int, substitute
 from tvm_dyn.schedules.llvm_transpose import transpose
 from tvm_dyn.schedules.matmul_product import unravel
-
-
-@dataclass(frozen=True)
-class AttentionTile:
-    """Tile sizes of the kernel.
-
-    lanes: queries in a vector; vectors: vectors in a full query block. accumulators: vector registers of a register
-    tile. keys: keys in a block. parallel_work: multiply-adds below which a call stays on one core.
-    """
-
-    lanes: int
-    vectors: int
-    accumulators: int
-    keys: int
-    rows: int
-    row_keys: int
-    parallel_work: int
-
-    @staticmethod
-    def for_target(target: Target, columns: int) -> AttentionTile:
-        """Three quarters of the registers accumulate; a block's scores and values fill the first cache."""
-        lanes, registers = hardware.lanes(target, "float32"), hardware.registers(target)
-        vectors = registers // 8
-        element, cache = hardware.dtype_bytes("float32"), hardware.cache_bytes(target, 1)
-        step = registers * 3 // 4
-        keys = max(cache // ((lanes * vectors + columns) * element) // step, 1) * step
-        row_keys = cache // (4 * element)
-        return AttentionTile(lanes, vectors, step, keys, lanes // 4, row_keys, hardware.PARALLEL_MIN_BYTES * lanes)
 
 
 @dataclass(frozen=True)
@@ -143,12 +114,9 @@ class AttentionKernel:
             values = [b * size, tirx.min(emit.const(size), self.keys - b * size)]
             return emit.bind(values, lambda first, count: self._keys(block, scratch, first, count))
 
-        return emit.seq(
-            self._pack(block, scratch),
-            self._start(scratch),
-            emit.serial(emit.ceildiv(self.keys, size), keys, "keys"),
-            self._finish(block, scratch),
-        )
+        blocks = emit.serial(emit.ceildiv(self.keys, size), keys, "keys")
+        some = emit.seq(self._pack(block, scratch), self._start(block, scratch), blocks)
+        return emit.when(self.keys > 0, some, self._without_keys(block))
 
     def _pack(self, block: _Block, scratch: _Scratch) -> Stmt:
         """Queries into lanes, square by square."""
@@ -162,9 +130,9 @@ class AttentionKernel:
             def row(i) -> Stmt:
                 return emit.vectorized(lanes, lambda v: emit.store(scratch.square, at(lane + i, d + v), i * lanes + v))
 
-            addresses = [(scratch.square, emit.const(0)), (scratch.q, d * self.width + lane)]
-            places = [tirx.address_of(emit.load(buffer, index)) for buffer, index in addresses]
-            return emit.seq(emit.serial(lanes, row), transpose(*places, self.width, lanes))
+            source = tirx.address_of(emit.load(scratch.square, 0))
+            destination = tirx.address_of(emit.load(scratch.q, d * self.width + lane))
+            return emit.seq(emit.serial(lanes, row), transpose(source, destination, self.width, lanes))
 
         def rest(lane, d) -> Stmt:
             return emit.store(scratch.q, at(lane, d), d * self.width + lane)
@@ -181,21 +149,20 @@ class AttentionKernel:
             ),
         )
 
-    def _start(self, scratch: _Scratch) -> Stmt:
-        """No key seen; without keys the result is 0 rather than 0 / 0."""
-        total = tirx.Select(self.keys > 0, tirx.const(0, "float32"), tirx.const(1, "float32"))
+    def _start(self, block: _Block, scratch: _Scratch) -> Stmt:
+        """No key seen, sums of nothing."""
+        zero = tirx.const(0, "float32")
 
         def vector(j) -> Stmt:
             lowest = emit.store(scratch.highest, tirx.const(float("-inf"), "float32"), j)
-            return emit.seq(lowest, emit.store(scratch.total, total, j))
+            return emit.seq(lowest, emit.store(scratch.total, zero, j))
 
-        zero = tirx.const(0, "float32")
-        return emit.seq(
-            self._over_queries(self.tile.vectors, vector),
-            emit.chunks(
-                emit.const(self.width * self.columns), self.tile.lanes, lambda j: emit.store(scratch.o, zero, j)
-            ),
-        )
+        def row(i) -> Stmt:
+            columns = emit.const(self.columns)
+            return emit.chunks(columns, self.tile.lanes, lambda j: emit.store(scratch.o, zero, i * columns + j))
+
+        rows = emit.serial(block.vectors * self.tile.lanes, row)
+        return emit.seq(self._over_queries(self.tile.vectors, vector), rows)
 
     def _keys(self, block: _Block, scratch: _Scratch, first, count) -> Stmt:
         statements, keys = self.stager.stage(
@@ -214,7 +181,7 @@ class AttentionKernel:
         def tile(height: int, row: Callable) -> Stmt:
             return self._score_tile(block, vectors, scratch, keys, height, row)
 
-        return _tiles(keys.count, self.tile.accumulators // vectors, tile)
+        return tiles(keys.count, self.tile.accumulators // vectors, tile)
 
     def _score_tile(
         self, block: _Block, vectors: int, scratch: _Scratch, keys: Staged, height: int, row: Callable
@@ -305,7 +272,7 @@ class AttentionKernel:
                 return self._sum_tile(block, scratch, keys, height, row, columns)
 
             height = max(self.tile.accumulators // len(columns), 1)
-            statements.append(_tiles(block.count, height, tile, block.first - block.start))
+            statements.append(tiles(block.count, height, tile, block.first - block.start))
         return emit.seq(*statements)
 
     def _sum_tile(
@@ -329,30 +296,34 @@ class AttentionKernel:
                 product = emit.load(scratch.s, key * self.width + row(i)) * substitute(keys.v, at)
                 return emit.store(acc, emit.load(acc, i, j) + product, i, j)
 
-            def result(i, j, column) -> Stmt:
+            def keep(i, j, column) -> Stmt:
                 return emit.store(scratch.o, emit.load(acc, i, j), row(i) * self.columns + column)
 
+            def finish(i, j, column) -> Stmt:
+                at = {**block.env, self.found.query.var: block.start + row(i)}
+                return store_result(self.found, at, column, emit.load(acc, i, j), emit.load(scratch.total, row(i)))
+
             return emit.seq(
-                each(load), emit.serial(keys.count, lambda key: each(lambda *at: update(key, *at))), each(result)
+                each(load),
+                emit.serial(keys.count, lambda key: each(lambda *at: update(key, *at))),
+                emit.when((keys.first + keys.count).equal(self.keys), each(finish), each(keep)),
             )
 
         return emit.scratch([([height, len(columns) * lanes], "float32")], tile)
 
-    def _finish(self, block: _Block, scratch: _Scratch) -> Stmt:
-        """Divide by the sum of the weights and store."""
+    def _without_keys(self, block: _Block) -> Stmt:
+        """Sums of nothing."""
         starts, lanes = vector_columns(self.columns, self.tile.lanes)
+        zero, one = tirx.const(0, "float32"), tirx.const(1, "float32")
 
-        def store(row, column) -> Stmt:
-            local = block.first - block.start + row
-            value, total = emit.load(scratch.o, local * self.columns + column), emit.load(scratch.total, local)
-            return store_result(
-                self.found, {**block.env, self.found.query.var: block.first + row}, column, value, total
-            )
+        def row(i) -> Stmt:
+            at = {**block.env, self.found.query.var: block.first + i}
+            vectors = [
+                emit.vectorized(lanes, lambda v, c=c: store_result(self.found, at, c + v, zero, one)) for c in starts
+            ]
+            return emit.seq(*vectors)
 
-        def whole(row) -> Stmt:
-            return emit.seq(*[emit.vectorized(lanes, lambda v, c=c: store(row, c + v)) for c in starts])
-
-        return emit.serial(block.count, whole)
+        return emit.serial(block.count, row)
 
     # -- loops ---------------------------------------------------------------------------------------------------
 
@@ -365,46 +336,3 @@ class AttentionKernel:
         starts, _ = vector_columns(self.columns, self.tile.lanes)
         limit = self.tile.accumulators // 3
         return [starts[i : i + limit] for i in range(0, len(starts), limit)]
-
-
-def vector_columns(columns: int, lanes: int) -> tuple[list[int], int]:
-    """The first columns of the vectors that cover a row, and their width: ``lanes``, or less for narrow rows.
-
-    The last vector overlaps its neighbour where the columns do not fill it.
-    """
-    while lanes > columns:
-        lanes //= 2
-    return [min(c, columns - lanes) for c in range(0, columns, lanes)], lanes
-
-
-def store_result(found: Attention, point: dict, column, value, total) -> Stmt:
-    """Divide by the sum of the weights and store; ``point``: the batch and the query."""
-    scaled = value * (tirx.const(1, "float32") / total)
-    if found.nan_to_zero:
-        scaled = tirx.Select(total > 0, scaled, tirx.const(0, "float32"))
-    elif found.hidden_to_zero:
-        scaled = tirx.Select(total.equal(0), value, scaled)
-    return substitute(found.store, {**point, found.column.var: column, found.result: scaled})
-
-
-def _tiles(count, height: int, tile: Callable[[int, Callable], Stmt], offset: Expr | int = 0) -> Stmt:
-    """Tiles of ``height`` rows that cover ``count`` from ``offset`` on, the last of half the height or less if enough.
-
-    Rows of the last tile are clamped: computed twice rather than guarded.
-    """
-    lowest = [h for h in (height // 2, height // 4) if h]
-    full = emit.quotient(count + (height - 1 - (lowest[0] if lowest else 0)), height)
-
-    def at(height: int, start) -> Stmt:
-        return tile(height, lambda r: tirx.min(start + r, count - 1) + offset)
-
-    def tail(start) -> Stmt:
-        statement, limits = None, [0, *reversed(lowest)]
-        for limit, h in zip(limits, reversed(lowest), strict=False):
-            statement = emit.when(count - start > limit, at(h, start), statement)
-        return statement or tirx.Evaluate(emit.const(0))
-
-    def whole(i) -> Stmt:
-        return emit.bind([i * height], lambda start: at(height, start))
-
-    return emit.seq(emit.serial(full, whole), emit.bind([full * height], tail))

@@ -23,10 +23,10 @@ from tvm.ir import Expr
 from tvm.tirx import Stmt
 
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.attention_kernel import AttentionTile, store_result, vector_columns
 from tvm_dyn.schedules.attention_match import Attention
+from tvm_dyn.schedules.attention_tile import AttentionTile, store_result, vector_columns
 from tvm_dyn.schedules.common import as_int, substitute
-from tvm_dyn.schedules.matmul_kernel import unravel
+from tvm_dyn.schedules.matmul_product import unravel
 
 _DTYPE = "float32"
 _LOWEST = tirx.const(float("-inf"), _DTYPE)

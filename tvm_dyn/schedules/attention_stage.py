@@ -102,9 +102,9 @@ class Stager:
         def row(i) -> Stmt:
             return emit.vectorized(size, lambda v: emit.store(square, at(lane + i, key + v), i * size + v))
 
-        places = [(square, emit.const(0)), (buffer, key * self.width + lane)]
-        addresses = [tirx.address_of(emit.load(*place)) for place in places]
-        return emit.seq(emit.serial(size, row), transpose(*addresses, self.width, size))
+        source = tirx.address_of(emit.load(square, 0))
+        destination = tirx.address_of(emit.load(buffer, key * self.width + lane))
+        return emit.seq(emit.serial(size, row), transpose(source, destination, self.width, size))
 
 
 def _masks(found: Attention) -> list:
