@@ -110,19 +110,17 @@ def row_reduction(
     def body(*accs) -> Stmt:
         both = list(zip(accs, parts, strict=True))
 
-        def update(point: dict, lane, k, keep=None) -> Stmt:
+        def update(point: dict, lane, k) -> Stmt:
             at = {**point, **group_point(reduced[-1], k)}
             statements = [] if producer is None else [producer.at({**point, producer.spatial[-1].var: k})]
             for acc, part in both:
                 term = substitute(part.term, at).astype(part.dtype)
-                if keep is not None:
-                    term = tirx.Select(keep, term, part.identity())
                 statements.append(emit.store(acc, part.combine(emit.load(acc, lane), term), lane))
             return emit.seq(*statements)
 
         def elements(point: dict) -> Stmt:
             costly = producer is not None and is_costly(producer.body)
-            return sweep(extent, lanes, lambda lane, k, keep=None: update(point, lane, k, keep), costly)
+            return sweep(extent, lanes, lambda lane, k: update(point, lane, k), costly)
 
         init = [_fill(acc, part.identity(), lanes) for acc, part in both]
         return emit.seq(*init, _nest(reduced[:-1], env, elements), *[_result(a, p, lanes, env) for a, p in both])
@@ -148,28 +146,21 @@ def _fill(acc, value: Expr, lanes: int) -> Stmt:
 
 
 def sweep(extent, lanes: int, update: Callable, together: bool = False) -> Stmt:
-    """``update(lane, k)`` for every k, in order of lanes: four vectors at a time, then one, then the rest.
+    """``update(lane, k)`` for every k, in order of lanes: four vectors at a time, then one, then halves of one.
 
-    The rest is a last vector that overlaps the one before, ``keep`` telling new elements from old ones; a
-    range shorter than a vector is walked one by one. Lanes are constants otherwise, so that they stay in
-    registers. together: take each step of a long computation on all four vectors, as the steps of one wait
-    for each other.
+    Nothing overlaps: a load of what two earlier stores left has to wait until both have reached the cache. Lanes
+    are constants, so that they stay in registers. together: take each step of a long computation on all four
+    vectors, as the steps of one wait for each other.
     """
     width = lanes * _VECTORS
     vector = width if together else lanes
 
     def vectors(wide, left) -> Stmt:
-        def single(v, i) -> Stmt:
-            return update(v, wide * width + i * lanes + v)
+        def part(size: int) -> Stmt:
+            start = extent - tirx.truncmod(left, emit.const(2 * size))
+            present = tirx.truncmod(left, emit.const(2 * size)) >= size
+            return emit.when(present, emit.vectorized(size, lambda v: update(v, start + v)))
 
-        def last(v) -> Stmt:
-            return update(v, extent - lanes + v, keep=v >= lanes - left)
-
-        rest = emit.when(
-            extent >= lanes,
-            emit.vectorized(lanes, last),
-            emit.serial(left, lambda t: update(emit.const(0), extent - left + t)),
-        )
         return emit.seq(
             emit.serial(
                 wide,
@@ -180,9 +171,9 @@ def sweep(extent, lanes: int, update: Callable, together: bool = False) -> Stmt:
             ),
             emit.serial(
                 emit.quotient(extent - wide * width, lanes),
-                lambda i: emit.vectorized(lanes, lambda v: single(v, i)),
+                lambda i: emit.vectorized(lanes, lambda v: update(v, wide * width + i * lanes + v)),
             ),
-            emit.when(left > 0, rest),
+            *[part(lanes >> n) for n in range(1, lanes.bit_length())],
         )
 
     remainder = tirx.truncmod(extent, emit.const(lanes))

@@ -1,8 +1,8 @@
 """Rule for functions with reductions: row and column reductions, softmax, normalisations, arg-reductions.
 
-    for task in parallel(tasks):                 # each task owns scratch for the intermediates of one row
-        for row of task:
-            for stage of the function:           # e.g. maximum, exp, sum, divide
+    for task in parallel(tasks):                 # each task owns scratch for the intermediates of a few rows
+        for rows of task:
+            for stage of the function, for row of rows:           # e.g. maximum, exp and sum, divide
                 a reduction of contiguous elements in vectors of partial results, or
                 a reduction across rows in vectors of columns, or
                 an elementwise loop
@@ -13,6 +13,8 @@ Initial values are always stored ahead of the loops, hence right for empty exten
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tvm import sym, tirx
 from tvm.s_tir.schedule import Schedule
@@ -40,10 +42,11 @@ from tvm_dyn.schedules.stage import (
     merge_axes,
     parse,
     rebase,
-    updates_in_place,
 )
 
 _TASKS_PER_CORE = 4
+_SLOTS = 8
+"""Rows that take each stage together: the last steps of a reduction wait for each other, but not for other rows."""
 
 
 def apply(func: PrimFunc, target: Target) -> Schedule | None:
@@ -114,18 +117,31 @@ class ReductionKernel:
         whole = compute_in_results(multiply_by_reciprocals(self.stages, shared), self.params)
         intermediates = self._intermediates(whole)
 
+        slots = _SLOTS if all(len(b.shape) == shared for b in intermediates) else 1
+        element = max(hardware.dtype_bytes(str(b.dtype)) for b in self.params if isinstance(b.ty, tirx.BufferType))
+        row_bytes = element * emit.product([iv.dom.extent for iv in self._widest_row(shared)])
+        kinds = [([slots, *b.shape[shared:]], str(b.dtype)) for b in intermediates]
+
         def task(t) -> Stmt:
             first, last = tirx.truncdiv(t * rows, tasks), tirx.truncdiv((t + 1) * rows, tasks)
-            kinds = [(list(b.shape[shared:]) or [1], str(b.dtype)) for b in intermediates]
 
             def body(*scratch) -> Stmt:
                 names = list(zip(intermediates, scratch, strict=True))
-                stages = [rebase(stage, names, shared) for stage in whole]
 
-                def row(i) -> Stmt:
-                    return emit.bind(emit.unflatten(first + i, extents), lambda *point: self._row(stages, list(point)))
+                def step(stage: Stage, producer: Stage | None, start, count) -> Stmt:
+                    def row(slot) -> Stmt:
+                        own = rebase(stage, names, shared, slot)
+                        made = rebase(producer, names, shared, slot) if producer else None
+                        return emit.bind(
+                            emit.unflatten(start + slot, extents), lambda *point: self._row(own, made, list(point))
+                        )
 
-                return emit.serial(last - first, row)
+                    return emit.serial(count, row)
+
+                def block(start, count) -> Stmt:
+                    return emit.seq(*[step(*pair, start, count) for pair in _steps(whole, shared)])
+
+                return self._blocks(first, last, slots, row_bytes, block)
 
             return emit.scratch(kinds, body)
 
@@ -143,19 +159,28 @@ class ReductionKernel:
                     found.append(buffer)
         return found
 
-    def _row(self, stages: list[Stage], point: list) -> Stmt:
-        statements, producer = [], None
-        for stage, following in zip(stages, [*stages[1:], None], strict=True):
-            env = {iv.var: p for s in (stage, producer) if s for iv, p in zip(s.spatial, point, strict=False)}
-            rest = stage.spatial[len(point) :]
-            if following and producer is None and feeds(stage, following, len(point)):
-                producer = stage
-                continue
-            statements.append(
-                self._reduce(stage, env, rest, producer) if stage.reduction else self._loops(stage, env, rest)
-            )
-            producer = None
-        return emit.seq(*statements)
+    def _blocks(self, first, last, slots: int, row_bytes, block: Callable) -> Stmt:
+        """``block(start, count)`` of as many rows at a time as there are slots and as stay in the first cache."""
+        if slots == 1:
+            return emit.serial(last - first, lambda i: block(first + i, emit.const(1)))
+        fitting = emit.quotient(
+            emit.const(hardware.cache_bytes(self.target, 1) // 4), tirx.max(row_bytes, emit.const(1))
+        )
+        count = tirx.max(emit.const(1), tirx.min(emit.const(slots), fitting))
+
+        def sized(count) -> Stmt:
+            def at(b) -> Stmt:
+                start = first + b * count
+                return emit.bind([start, tirx.min(count, last - start)], block)
+
+            return emit.serial(emit.ceildiv(last - first, count), at)
+
+        return emit.bind([count], sized)
+
+    def _row(self, stage: Stage, producer: Stage | None, point: list) -> Stmt:
+        env = {iv.var: p for s in (stage, producer) if s for iv, p in zip(s.spatial, point, strict=False)}
+        rest = stage.spatial[len(point) :]
+        return self._reduce(stage, env, rest, producer) if stage.reduction else self._loops(stage, env, rest)
 
     def _loops(self, stage: Stage, env: dict, axes: list[IterVar]) -> Stmt:
         """An elementwise stage: nested serial loops, the last one in vectors where that is possible."""
@@ -164,17 +189,9 @@ class ReductionKernel:
             return _nested(groups, env, stage.at)
         extent = emit.product([iv.dom.extent for iv in groups[-1]])
         lanes = hardware.lanes(self.target, stage.accumulator_dtype())
-        in_place = updates_in_place(stage)
 
         def vectors(point: dict) -> Stmt:
-            def update(_lane, k, keep=None) -> Stmt:
-                stmt = stage.at({**point, **group_point(groups[-1], k)})
-                if keep is None or not in_place:
-                    return stmt
-                old = tirx.BufferLoad(stmt.buffer, stmt.indices)
-                return tirx.BufferStore(stmt.buffer, tirx.Select(keep, stmt.value, old), stmt.indices)
-
-            return sweep(extent, lanes, update)
+            return sweep(extent, lanes, lambda _lane, k: stage.at({**point, **group_point(groups[-1], k)}))
 
         return _nested(groups[:-1], env, vectors)
 
@@ -189,6 +206,17 @@ class ReductionKernel:
         if axes and _is_column(stage, axes[-1]):
             return _nested(groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, parallel))
         return _nested(groups, env, lambda point: scalar_reduction(stage, point, reduced))
+
+
+def _steps(stages: list[Stage], row_axes: int) -> list[tuple[Stage, Stage | None]]:
+    """The stages in order, each with the one before where that computes what it reduces."""
+    steps: list[tuple[Stage, Stage | None]] = []
+    for stage in stages:
+        if steps and steps[-1][1] is None and feeds(steps[-1][0], stage, row_axes):
+            steps[-1] = (stage, steps[-1][0])
+        else:
+            steps.append((stage, None))
+    return steps
 
 
 def _is_column(stage: Stage, axis: IterVar) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import tvm
 import tvm_ffi
 from tvm import s_tir, tirx
+from tvm.ir import Expr
 from tvm.tirx import Buffer, ForKind, IterVar, PrimFunc, Stmt
 
 from tvm_dyn.schedules.common import IF_THEN_ELSE, as_int, collect, loads, same_exprs, stores, substitute, uses_var
@@ -126,7 +127,7 @@ def _variables(root) -> list:
 def contiguous(stage: Stage, group: list[IterVar]) -> bool:
     """Whether vectors along a merged group are whole vectors of every buffer.
 
-    What the stage stores it may read at the same place only, see `updates_in_place`.
+    What the stage stores it may read at the same place only.
     """
     made = stage.body
     if not isinstance(made, tirx.BufferStore) or not uses_var(list(made.indices), [group[-1].var]):
@@ -137,11 +138,6 @@ def contiguous(stage: Stage, group: list[IterVar]) -> bool:
     if any(call.op.same_as(IF_THEN_ELSE) for call in collect(made, tvm.ir.Call)):
         return False
     return all(_contiguous(buffer, indices, group[-1].var) for buffer, indices in stage.accesses())
-
-
-def updates_in_place(stage: Stage) -> bool:
-    """Whether the stage reads what it stores: then it must not run twice for an element."""
-    return any(load.source.same_as(store.buffer) for store in stores(stage.body) for load in loads(store))
 
 
 def _contiguous(buffer: Buffer, indices: list, var) -> bool:
@@ -156,12 +152,13 @@ def group_point(group: list[IterVar], index) -> dict:
     return {iv.var: index if iv is group[-1] else zero for iv in group}
 
 
-def rebase(stage: Stage, names: list, dropped: int) -> Stage:
+def rebase(stage: Stage, names: list, dropped: int, slot: Expr | None = None) -> Stage:
     """``stage`` on other buffers: for each (old, new) of ``names``, new[rest] for old[dropped indices,
-    rest]."""
+    rest]; with a slot, new[slot, rest]."""
 
     def rest(indices) -> list:
-        return list(indices)[dropped:] or [tirx.const(0, "int64")]
+        kept = list(indices)[dropped:]
+        return [slot, *kept] if slot is not None else kept or [tirx.const(0, "int64")]
 
     def load(node):
         return next((tirx.BufferLoad(b, rest(node.indices)) for a, b in names if a.same_as(node.source)), node)
