@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -65,7 +66,8 @@ class Library:
         if named or len(args) != len(self._takers):
             args = tuple(bind_arguments(self._signature.inputs, args, named))
         tensors = [take(value) for take, value in zip(self._takers, args, strict=True)]
-        shapes = tuple([tensor.shape for tensor in tensors])
+        # numpy has its shapes at hand; TVM makes them anew.
+        shapes = tuple([(a if type(a) is np.ndarray else t).shape for a, t in zip(args, tensors, strict=True)])
         if shapes not in self._seen:
             self._admit(shapes)
         if threads.current.count != self._num_threads:

@@ -16,6 +16,7 @@ IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 
 _COSTLY_CALLS = (
     "exp",
+    "exp_negative",
     "log",
     "tanh",
     "erf",
@@ -76,7 +77,7 @@ def as_int(expr) -> int | None:
 
 def is_costly(root) -> bool:
     """Whether computing ``root`` twice costs more than storing it (transcendentals, divisions)."""
-    calls = {getattr(c.op, "name", "").removeprefix("tirx.") for c in collect(root, tvm.ir.Call)}
+    calls = {getattr(c.op, "name", "").rpartition(".")[2] for c in collect(root, tvm.ir.Call)}
     return bool(calls & set(_COSTLY_CALLS)) or bool(collect(root, tirx.Div))
 
 

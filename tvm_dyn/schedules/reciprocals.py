@@ -1,8 +1,10 @@
-"""Divisions by one number per row become multiplications by its reciprocal, which a row computes once.
+"""Softmax in cheaper steps: divisions by one number per row become multiplications by its reciprocal.
 
     y[i, j] = e[i, j] / s[i]
     --->
     y[i, j] = e[i, j] * (1 / s[i])        # a vector division takes as long as ten multiplications
+
+and exp of what is below its maximum becomes the function that need not expect anything above 0.
 
 Only where the divisor cannot be denormal, whose reciprocal overflows: square roots, and sums of exponentials
 less their maximum, one of which is 1. The result may then be off by one more unit in the last place.
@@ -18,12 +20,24 @@ from tvm import tirx
 from tvm.ir import Expr, TensorLoad
 
 from tvm_dyn.schedules.common import loads, stores, uses_var
+from tvm_dyn.schedules.math import exp_negative
 from tvm_dyn.schedules.stage import Stage
 
 
 def multiply_by_reciprocals(stages: list[Stage], row_axes: int) -> list[Stage]:
     """The stages with such divisions replaced; their first ``row_axes`` axes are the row's."""
     return [_rewrite(stage, stages, row_axes) if len(stage.spatial) > row_axes else stage for stage in stages]
+
+
+def exponentials_below_maximum(stages: list[Stage]) -> list[Stage]:
+    """The stages with exp of an element less the maximum of its row as `math.exp_negative`."""
+
+    def rewrite(call: tvm.ir.Call) -> Expr:
+        below = str(call.ty) == "float32" and _is_exp_below_maximum(call, stages)
+        return exp_negative(call.args[0]) if below else call
+
+    callback = (tvm.ir.Call, rewrite)
+    return [replace(s, body=tvm_ffi.structural_map(s.body, callback, order="post")) for s in stages]
 
 
 def _rewrite(stage: Stage, stages: list[Stage], row_axes: int) -> Stage:

@@ -26,7 +26,7 @@ from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import inline_spatial, loads, same_exprs, uses_var
 from tvm_dyn.schedules.elementwise import parallel_if_worth, spatial_nest
 from tvm_dyn.schedules.in_place import compute_in_results
-from tvm_dyn.schedules.reciprocals import multiply_by_reciprocals
+from tvm_dyn.schedules.reciprocals import exponentials_below_maximum, multiply_by_reciprocals
 from tvm_dyn.schedules.reduce_kernel import (
     column_reduction,
     feeds,
@@ -114,7 +114,8 @@ class ReductionKernel:
         rows = emit.product(extents)
         cores = hardware.cores(self.target)
         tasks = tirx.min(rows, emit.const(cores * _TASKS_PER_CORE)) if cores > 1 else emit.const(1)
-        whole = compute_in_results(multiply_by_reciprocals(self.stages, shared), self.params)
+        cheaper = exponentials_below_maximum(multiply_by_reciprocals(self.stages, shared))
+        whole = compute_in_results(cheaper, self.params)
         intermediates = self._intermediates(whole)
 
         slots = _SLOTS if all(len(b.shape) == shared for b in intermediates) else 1
