@@ -47,6 +47,7 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 transform.LegalizeOps(skip_ops=["relax.reshape"]),
                 transform.FoldConstant(),
                 transform.DeadCodeElimination(),
+                passes.ChooseLayouts(target),
             ],
         ),
         (

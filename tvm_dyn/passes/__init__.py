@@ -3,6 +3,7 @@
 from tvm_dyn.passes.align_prim_func_shapes import AlignPrimFuncShapes
 from tvm_dyn.passes.annotate_dependence import AnnotateDependence
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
+from tvm_dyn.passes.choose_layouts import ChooseLayouts
 from tvm_dyn.passes.fuse_by_dependence import FuseByDependence
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.partition_by_backbone import PartitionByBackbone
@@ -16,6 +17,7 @@ __all__ = [
     "AlignPrimFuncShapes",
     "AnnotateDependence",
     "AssumeNoAlias",
+    "ChooseLayouts",
     "FuseByDependence",
     "LowerShapeAsserts",
     "PartitionByBackbone",

@@ -77,7 +77,9 @@ class _Axes:
     def _in_order(self, index, channel: tirx.Var) -> bool:
         """Whether an index is the channel but for an offset, as it is for parts of a concatenation."""
         offset = sym.Analyzer().simplify(index - channel)
-        return not uses_var(offset, [iv.var for block in collect(self.func.body, s_tir.SBlock) for iv in block.iter_vars])
+        return not uses_var(
+            offset, [iv.var for block in collect(self.func.body, s_tir.SBlock) for iv in block.iter_vars]
+        )
 
     def _note(self, buffer: Buffer, axis: int | None) -> None:
         known = next((b for b in self.axes if b.same_as(buffer)), None)

@@ -130,7 +130,7 @@ class _Chosen(PyExprMutator):
                 except (NotAWindow, RuntimeError):
                     pass
         conv = self.convs[gv]
-        constant = len(operands) == 2 and isinstance(operands[1], tvm.ir.GenericConst)
+        constant = len(operands) > 1 and isinstance(operands[1], tvm.ir.GenericConst)
         return conv if conv is not None and constant else None
 
     def _convolved(self, conv: Conv, operands: list[relax.Expr], shape: list[tirx.Expr]) -> relax.Var:
@@ -187,8 +187,9 @@ class _Chosen(PyExprMutator):
             return None
         if gv not in self.moved:
             self.moved[gv] = self.builder_.add_func(moved_last(self.source[gv], axes), f"{gv.name_hint}_last")
-        arguments = [o if a is None else self._last(o, a) for o, a in zip(operands, axes.operands, strict=False)]
-        arguments = [self.visit_expr(a) if a is o else a for a, o in zip(arguments, operands, strict=True)]
+        # extents that the kernel cannot tell from its buffers come last
+        last = [*axes.operands, *[None] * (len(operands) - len(axes.operands))]
+        arguments = [self.visit_expr(o) if a is None else self._last(o, a) for o, a in zip(operands, last, strict=True)]
         batch, channels, *rest = result.ty.shape.values
         out = relax.TensorType([batch, *rest, channels], result.ty.dtype)
         moved = relax.Call(call.op, [self.moved[gv], relax.Tuple(arguments), *call.args[2:]], call.attrs, [out])

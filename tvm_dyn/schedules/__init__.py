@@ -12,6 +12,8 @@ from tvm.tirx import PrimFunc
 from tvm_dyn.errors import KernelFallbackWarning
 from tvm_dyn.schedules import (
     attention,
+    channels_last,
+    channels_last_sliding,
     conv,
     conv_transpose,
     generic,
@@ -21,6 +23,7 @@ from tvm_dyn.schedules import (
     reduction,
     reshape,
     sliding,
+    transposition,
 )
 from tvm_dyn.schedules.common import SCHEDULED, decompose_reductions, leaf_blocks
 from tvm_dyn.schedules.extremes import start_at_infinity
@@ -30,6 +33,9 @@ from tvm_dyn.schedules.remainders import hide_remainders
 # Tried in order; None means "not mine", and so does a ScheduleError. `generic` takes what is left.
 RULES = (
     attention.apply,
+    channels_last.apply,
+    channels_last_sliding.apply,
+    transposition.apply,
     conv.apply,
     conv_transpose.apply,
     sliding.apply,

@@ -76,10 +76,13 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
 
 
 def body(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
-    """Winograd's algorithm where the weights are there and the map fills its tiles, else the sums as they are."""
-    direct = channels_last_direct.kernel(conv, tile, target)
+    """Winograd's algorithm where the weights are there and the map fills its tiles, else the sums as they are.
+
+    What is left for the latter are maps of a few pixels then, on one core.
+    """
     if int(conv.weight.shape[1]) == conv.taps:
-        return direct
+        return channels_last_direct.kernel(conv, tile, conv.sums, target)
+    direct = channels_last_direct.kernel(conv, tile, emit.const(0), target)
     return emit.when(winograd.pays(conv), winograd.kernel(conv, tile, target), direct)
 
 
@@ -114,9 +117,7 @@ def match(func: PrimFunc) -> LastConv:
         raise NotAWindow
     result, epilogue = parse_epilogue(main, blocks[at + 1 :], params)
     extents = tuple(iv.dom.extent for iv in spatial)
-    return LastConv(
-        data, weight.source, tuple(axes), extents, channels, filters, columns, dtype, result, epilogue
-    )
+    return LastConv(data, weight.source, tuple(axes), extents, channels, filters, columns, dtype, result, epilogue)
 
 
 def _axis(load, data: Buffer, before: list[int], dim: int, o: IterVar, r: IterVar) -> Axis:

@@ -25,14 +25,14 @@ Source = Callable[[Expr], Expr]
 """Offset in (padded) data of the band -> an element."""
 
 
-def kernel(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
-    """The whole convolution."""
+def kernel(conv: LastConv, tile: PanelTile, work: Expr, target: Target) -> Stmt:
+    """The whole convolution; ``work`` tells whether it goes to several cores (see `tasks`)."""
     if any(axis.before or axis.after for axis in conv.axes):
-        return _padded(conv, tile, target)
-    return _plain(conv, tile, target)
+        return _padded(conv, tile, work, target)
+    return _plain(conv, tile, work, target)
 
 
-def _plain(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
+def _plain(conv: LastConv, tile: PanelTile, work: Expr, target: Target) -> Stmt:
     """Without padding: the data as it is, in one band; a task takes a few tiles of pixels."""
     batch, height, width, _ = conv.extents
     rows, pitch = (axis.in_extent for axis in conv.axes)
@@ -45,12 +45,18 @@ def _plain(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
         return emit.bind(
             [start, tirx.min(start + per_task, pixels)],
             lambda first, last: _band(
-                conv, tile, _Geometry(height, width, rows, pitch), zero, zero, first, last,
+                conv,
+                tile,
+                _Geometry(height, width, rows, pitch),
+                zero,
+                zero,
+                first,
+                last,
                 lambda offset: conv.data[(zero, zero, zero, offset)],
             ),
         )
 
-    return tasks(conv.sums, emit.ceildiv(pixels, per_task), task, target)
+    return tasks(work, emit.ceildiv(pixels, per_task), task, target)
 
 
 def _tiles_per_task(conv: LastConv, tile: PanelTile, target: Target) -> int:
@@ -66,7 +72,7 @@ class _Geometry:
         self.height, self.width, self.rows, self.pitch = height, width, rows, pitch
 
 
-def _padded(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
+def _padded(conv: LastConv, tile: PanelTile, work: Expr, target: Target) -> Stmt:
     batch, height, width, _ = conv.extents
     down, across = conv.axes
     reach = (down.kernel - 1) * down.dilation + 1
@@ -84,7 +90,9 @@ def _padded(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
         )
         rows = tirx.min(tirx.max(share, emit.const(1)), height)
         rows = tirx.Select(images > 1, height, tirx.max(rows, emit.const(1)))
-        return emit.bind([images, rows], lambda images, rows: _bands(conv, tile, target, line, images, rows, reach))
+        return emit.bind(
+            [images, rows], lambda images, rows: _bands(conv, tile, work, target, line, images, rows, reach)
+        )
 
     line = pitch * conv.channels
     whole = tirx.max(((height - 1) * down.stride + reach) * line, emit.const(1))
@@ -92,7 +100,7 @@ def _padded(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
 
 
 def _bands(
-    conv: LastConv, tile: PanelTile, target: Target, line: Expr, images: Expr, rows: Expr, reach: int
+    conv: LastConv, tile: PanelTile, work: Expr, target: Target, line: Expr, images: Expr, rows: Expr, reach: int
 ) -> Stmt:
     batch, height, width, _ = conv.extents
     down, across = conv.axes
@@ -129,7 +137,7 @@ def _bands(
 
         return emit.scratch([([size], conv.dtype)], body)
 
-    return tasks(conv.sums, emit.ceildiv(batch, images) * per_image, task, target)
+    return tasks(work, emit.ceildiv(batch, images) * per_image, task, target)
 
 
 def _fill(conv: LastConv, padded, first: Expr, count: Expr, top: Expr, stored: Expr, line: Expr) -> Stmt:
@@ -151,7 +159,9 @@ def _fill(conv: LastConv, padded, first: Expr, count: Expr, top: Expr, stored: E
                             padded, conv.data[(first + image, source, emit.const(0), j)], start + left + j
                         ),
                     ),
-                    emit.serial(line - left - length, lambda j: emit.store(padded, zero, start + left + length + j), "j"),
+                    emit.serial(
+                        line - left - length, lambda j: emit.store(padded, zero, start + left + length + j), "j"
+                    ),
                 )
 
             return emit.bind(
@@ -230,7 +240,9 @@ def _tile(
 
             return emit.bind([pixel], stored)
 
-        return product(tile, tile.rows, conv.dtype, columns, lambda run: _steps(conv, geometry, offsets, p, source, run), write)
+        return product(
+            tile, tile.rows, conv.dtype, columns, lambda run: _steps(conv, geometry, offsets, p, source, run), write
+        )
 
     return _offsets(conv, tile.rows, geometry, start, last, at)
 
@@ -304,5 +316,3 @@ def _steps(conv: LastConv, geometry: _Geometry, offsets: Buffer, p: Expr, source
         lambda ry: emit.serial(across.kernel // stretch, lambda rx: from_tap(ry, rx), "rx"),
         "ry",
     )
-
-

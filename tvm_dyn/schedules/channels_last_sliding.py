@@ -153,7 +153,13 @@ def kernel(found: LastSliding, tile: SlidingTile, target: Target) -> Stmt:
             # results whose windows lie inside the row
             start = tirx.min(emit.const(-(-across.before // across.stride)), width)
             end = tirx.max(
-                tirx.min(emit.quotient(tirx.max(across.in_extent + across.before - reach, emit.const(-across.stride)) + across.stride, across.stride), width),
+                tirx.min(
+                    emit.quotient(
+                        tirx.max(across.in_extent + across.before - reach, emit.const(-across.stride)) + across.stride,
+                        across.stride,
+                    ),
+                    width,
+                ),
                 start,
             )
             return emit.bind([start, end], lambda start, end: spans(top, low, high, start, end))
@@ -163,7 +169,9 @@ def kernel(found: LastSliding, tile: SlidingTile, target: Target) -> Stmt:
                 left = x * across.stride - across.before
                 return emit.bind(
                     [left],
-                    lambda left: _clipped(left, across, lambda a, b: _results(found, tile, n, y, x, top, left, (low, high), (a, b))),
+                    lambda left: _clipped(
+                        left, across, lambda a, b: _results(found, tile, n, y, x, top, left, (low, high), (a, b))
+                    ),
                 )
 
             def block(i: Expr) -> Stmt:
@@ -199,7 +207,9 @@ def _clipped(origin: Expr, axis: Axis, body: Callable[[Expr, Expr], Stmt]) -> St
     """``body(first tap, last tap + 1)`` of the taps that meet data, for a window that starts at ``origin``."""
     d = axis.dilation
     low = emit.quotient(tirx.max(-origin, emit.const(0)) + (d - 1), d)
-    high = tirx.min(emit.quotient(tirx.max(axis.in_extent - origin, emit.const(0)) + (d - 1), d), emit.const(axis.kernel))
+    high = tirx.min(
+        emit.quotient(tirx.max(axis.in_extent - origin, emit.const(0)) + (d - 1), d), emit.const(axis.kernel)
+    )
     return emit.bind([low, high], body)
 
 
@@ -226,9 +236,7 @@ def _results(
             def tap(ry: Expr, rx: Expr) -> Stmt:
                 def add(i: Expr, j: Expr) -> Stmt:
                     at = (n, top + ry * down.dilation, left + rx * across.dilation + i * across.stride, first + j)
-                    return emit.store(
-                        acc, found.combined(acc[i, j], found.data[at], first + j, (ry, rx)), i, j
-                    )
+                    return emit.store(acc, found.combined(acc[i, j], found.data[at], first + j, (ry, rx)), i, j)
 
                 return each(add)
 

@@ -1,8 +1,8 @@
 """A square of float32 values transposed in registers, as an LLVM function.
 
-    define i32 @tvm_dyn_transpose_f32x16(ptr %from, ptr %to, i64 %stride) { ...
+    define i32 @tvm_dyn_transpose_f32x16(ptr %from, i64 %step, ptr %to, i64 %stride) { ...
 
-Reads a contiguous square and writes it, transposed, to rows that are ``stride`` elements apart. The method is
+Reads rows that are ``step`` elements apart and writes them, transposed, to rows that are ``stride`` elements apart. The method is
 Eklundh's (1972): log2(lanes) steps, each of which exchanges the off-diagonal halves of ever smaller squares.
 """
 
@@ -14,9 +14,10 @@ from tvm.ir import Expr
 from tvm.tirx import Stmt
 
 
-def transpose(source: Expr, destination: Expr, stride: int, lanes: int) -> Stmt:
-    """Transpose the square at the address ``source``; within `importing`."""
-    call = tirx.call_extern("int32", _symbol(lanes), source, destination, tirx.const(stride, "int64"))
+def transpose(source: Expr, destination: Expr, stride: Expr | int, lanes: int, step: Expr | int | None = None) -> Stmt:
+    """Transpose the square at the address ``source``, contiguous without ``step``; within `importing`."""
+    steps = [tirx.const(s, "int64") if isinstance(s, int) else s for s in (lanes if step is None else step, stride)]
+    call = tirx.call_extern("int32", _symbol(lanes), source, steps[0], destination, steps[1])
     return tirx.Evaluate(call)
 
 
@@ -34,7 +35,8 @@ def _define(lanes: int) -> str:
     vector, lines = f"<{lanes} x float>", []
     rows = [f"%r{i}" for i in range(lanes)]
     for i, row in enumerate(rows):
-        lines.append(f"%a{i} = getelementptr float, ptr %from, i64 {i * lanes}")
+        lines.append(f"%f{i} = mul i64 %step, {i}")
+        lines.append(f"%a{i} = getelementptr float, ptr %from, i64 %f{i}")
         lines.append(f"{row} = load {vector}, ptr %a{i}, align 4")
     half = lanes // 2
     while half:
@@ -51,7 +53,7 @@ def _define(lanes: int) -> str:
         lines.append(f"%b{i} = getelementptr float, ptr %to, i64 %o{i}")
         lines.append(f"store {vector} {row}, ptr %b{i}, align 4")
     text = "\n".join(f"  {line}" for line in lines)
-    return f"define i32 @{_symbol(lanes)}(ptr %from, ptr %to, i64 %stride) {{\n{text}\n  ret i32 0\n}}\n"
+    return f"define i32 @{_symbol(lanes)}(ptr %from, i64 %step, ptr %to, i64 %stride) {{\n{text}\n  ret i32 0\n}}\n"
 
 
 def _exchange(lanes: int, half: int) -> tuple[list[int], list[int]]:

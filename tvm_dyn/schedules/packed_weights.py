@@ -38,6 +38,8 @@ def _may_filter(filters: int, channels: int, axes: Sequence[Axis], target: Targe
     """3x3 windows of stride 1, with enough sums to each transform and with weights that stay in cache."""
     plain = all((axis.kernel, axis.stride, axis.dilation) == (3, 1, 1) for axis in axes)
     size = winograd.IN**2 * filters * channels * 4
-    return plain and min(filters, channels) >= hardware.lanes(target, "float32") and size <= (
-        hardware.cache_bytes(target, 3) // 2
+    return (
+        plain
+        and min(filters, channels) >= hardware.lanes(target, "float32")
+        and size <= (hardware.cache_bytes(target, 3) // 2)
     )

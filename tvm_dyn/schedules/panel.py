@@ -16,6 +16,7 @@ from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
+from tvm_dyn.schedules.common import as_int
 
 Load = Callable[[Expr, Expr], Expr]
 """(pixel of the tile, step of the depth) -> a data element."""
@@ -47,7 +48,9 @@ class PanelTile:
         """The tile for panels that are ``columns`` wide: sums take three quarters of the registers."""
         lanes = hardware.lanes(target, dtype)
         vectors = columns // lanes
-        return PanelTile(max(min(hardware.registers(target) * 3 // 4 // vectors, _most_rows(target)), 1), vectors, lanes)
+        return PanelTile(
+            max(min(hardware.registers(target) * 3 // 4 // vectors, _most_rows(target)), 1), vectors, lanes
+        )
 
     @staticmethod
     def choose_columns(filters: int, dtype: str, target: Target) -> int:
@@ -70,9 +73,7 @@ def product(tile: PanelTile, rows: int, dtype: str, columns: int, steps: Steps, 
     def each(body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         return emit.unrolled(
             rows,
-            lambda i: emit.unrolled(
-                vectors, lambda v: emit.vectorized(lanes, lambda j: body(i, v * lanes + j)), "v"
-            ),
+            lambda i: emit.unrolled(vectors, lambda v: emit.vectorized(lanes, lambda j: body(i, v * lanes + j)), "v"),
             "i",
         )
 
@@ -111,21 +112,31 @@ def column_pieces(columns: int, lanes: int) -> list[tuple[int, int]]:
     return pieces
 
 
-def each_panel(
-    filters: int, columns: int, body: Callable[[Expr, int], Stmt]
-) -> Stmt:
+def each_panel(filters: int, columns: int, body: Callable[[Expr, int], Stmt]) -> Stmt:
     """``body(panel, columns that count)`` of every panel; the last one may be narrower."""
     full, rest = divmod(filters, columns)
     parts = [emit.serial(full, lambda p: body(p, columns), "panel")] if full else []
     return emit.seq(*parts, *([body(emit.const(full), rest)] if rest else []))
 
 
-def tasks(work: Expr, extent: Expr, body: emit.Body, target: Target) -> Stmt:
-    """A loop over tasks, serial where ``work`` (multiply-adds) is not worth waking a second core."""
+def is_worth_cores(work: Expr) -> Expr:
+    """Whether so many multiply-adds are worth waking a second core."""
+    return work >= _PARALLEL_MIN_SUMS
+
+
+def tasks(work: Expr | None, extent: Expr, body: emit.Body, target: Target) -> Stmt:
+    """A loop over tasks, serial where ``work`` (multiply-adds) is not worth a second core; ``None`` always is.
+
+    The body is there twice, which doubles the time that TVM takes over it: callers that know say so.
+    """
     if hardware.cores(target) == 1:
         return emit.serial(extent, body, "task")
+    if work is None:
+        return emit.parallel(extent, body)
+    if as_int(work) == 0:
+        return emit.serial(extent, body, "task")
     return emit.when(
-        tirx.all(work >= _PARALLEL_MIN_SUMS, extent > 1),
+        tirx.all(is_worth_cores(work), extent > 1),
         emit.parallel(extent, body),
         emit.serial(extent, body, "task"),
     )

@@ -21,7 +21,7 @@ from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.panel import PanelTile, each_panel, product, tasks
+from tvm_dyn.schedules.panel import PanelTile, each_panel, is_worth_cores, product, tasks
 
 if TYPE_CHECKING:
     from tvm_dyn.schedules.channels_last import LastConv
@@ -46,9 +46,10 @@ def transformed(weight: np.ndarray) -> np.ndarray:
 
 
 def pays(conv: LastConv) -> Expr:
-    """Whether at least half of the results of the tiles are wanted."""
+    """Whether at least half of the results of the tiles are wanted, and there are enough for several cores."""
     _, height, width, _ = conv.extents
-    return _tiles(height) * _tiles(width) * (OUT * OUT // 2) <= height * width
+    wanted = _tiles(height) * _tiles(width) * (OUT * OUT // 2) <= height * width
+    return tirx.all(wanted, is_worth_cores(conv.sums))
 
 
 def _tiles(extent: Expr) -> Expr:
@@ -70,7 +71,7 @@ def kernel(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
                 lambda start, mine: _block(conv, tile, block, padded, (start, mine, down, across)),
             )
 
-        return tasks(conv.sums, emit.ceildiv(count, block), task, target)
+        return tasks(None, emit.ceildiv(count, block), task, target)
 
     return emit.bind(
         [_tiles(height), _tiles(width)],
@@ -132,7 +133,11 @@ def _take(
                 return emit.vectorized(width, store)
 
             columns = [
-                lanes(lambda j, a=a, b=b: emit.store(inner, _data_side([load(i, b, first + j) for i in range(IN)])[a], (a * IN + b) * tile.lanes + j))
+                lanes(
+                    lambda j, a=a, b=b: emit.store(
+                        inner, _data_side([load(i, b, first + j) for i in range(IN)])[a], (a * IN + b) * tile.lanes + j
+                    )
+                )
                 for b in range(IN)
                 for a in range(IN)
             ]
@@ -161,7 +166,9 @@ def _take(
                 to = (i * IN + j) * channels
                 return emit.when(
                     valid,
-                    emit.chunks(emit.const(channels), tile.lanes, lambda l: emit.store(patch, conv.data[(n, r, c, l)], to + l)),
+                    emit.chunks(
+                        emit.const(channels), tile.lanes, lambda l: emit.store(patch, conv.data[(n, r, c, l)], to + l)
+                    ),
                     emit.chunks(emit.const(channels), tile.lanes, lambda l: emit.store(patch, zero, to + l)),
                 )
 
