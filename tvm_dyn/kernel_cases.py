@@ -165,7 +165,7 @@ def _array(generator: np.random.Generator, dtype: np.dtype, shape: tuple, limits
         return generator.integers(0, 2, shape).astype(dtype)
     if dtype.kind in "iu":
         return generator.integers(limits[0], limits[1], shape).astype(dtype)
-    values = generator.uniform(0.5, 1.5, shape) if positive else generator.standard_normal(shape)
+    values = generator.random(shape, "float32") + 0.5 if positive else generator.standard_normal(shape, "float32")
     return np.asarray(values).astype(dtype)
 
 

@@ -26,8 +26,8 @@ from tvm_dyn.schedules.common import collect
 
 _CASES = 8
 """Extents a kernel is checked at, at most."""
-_POINTS = 2 << 28
-"""Innermost statements that the unscheduled kernel runs in all, at most (about a second), beyond the first extents."""
+_POINTS = 1 << 26
+"""Innermost statements that the unscheduled kernel runs in all, at most (about 0.1 s), beyond the first extents."""
 _TOLERANCE = {"float64": 1e-6, "float32": 1e-2, "float16": 0.1, "bfloat16": 0.2}
 """Differences that count, relative to the sum of an element's size and the root mean square of all."""
 _FOREIGN = ("tirx.call_packed", "tirx.call_cpacked", "tirx.call_extern", "tirx.call_pure_extern")
