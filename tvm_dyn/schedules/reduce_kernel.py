@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from tvm import sym, tirx
 from tvm.ir import Expr
+from tvm.target import Target
 from tvm.tirx import BufferStore, IterVar, Stmt
 
+from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import is_costly, loads, same_exprs, substitute, uses_var
+from tvm_dyn.schedules.elementwise import parallel_if_worth
 from tvm_dyn.schedules.stage import Stage, contiguous, fresh, group_point
 
 _COMBINERS = {
@@ -21,7 +24,6 @@ _COMBINERS = {
 }
 _IDENTITY = {tirx.Add: 0, tirx.Mul: 1}
 _VECTORS = 4
-_COLUMNS = 256
 
 
 @dataclass(frozen=True)
@@ -201,22 +203,37 @@ def _across(vector: Expr, part: Component, lanes: int) -> Expr:
     return tirx.Let(whole, vector, _across(part.combine(low, high), part, half))
 
 
-def column_reduction(stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], parallel: bool) -> Stmt:
-    """Reduce across rows, a block of neighbouring columns at a time, right in the output."""
+def column_reduction(
+    stage: Stage, env: dict, axis: IterVar, reduced: list[list[IterVar]], target: Target, parallel: bool
+) -> Stmt:
+    """Reduce across rows, a block of neighbouring columns at a time, right in the output.
+
+    The block's results stay in the first cache, and rows are read in pieces as long as that allows: over many
+    short ones memory is slower. In parallel there is a block for each core.
+    """
     extent = axis.dom.extent
-    blocks = emit.ceildiv(extent, _COLUMNS)
+    element = hardware.dtype_bytes(stage.accumulator_dtype())
+    most = hardware.cache_bytes(target, 1) // 4 // element
+    unit = hardware.lanes(target, stage.accumulator_dtype()) * _VECTORS
+    share = emit.ceildiv(extent, hardware.cores(target) * unit) * unit if parallel else emit.const(most)
+    width = tirx.max(tirx.min(emit.const(most), share), emit.const(1))
+    work = emit.product([extent, *[iv.dom.extent for group in reduced for iv in group]])
 
-    def block(b) -> Stmt:
-        def columns(point: dict, at: Callable) -> Stmt:
-            size = tirx.min(emit.const(_COLUMNS), extent - b * _COLUMNS)
-            return emit.serial(size, lambda j: at({**point, axis.var: b * _COLUMNS + j}))
+    def blocks(width) -> Stmt:
+        def block(b) -> Stmt:
+            def columns(point: dict, at: Callable) -> Stmt:
+                size = tirx.min(width, extent - b * width)
+                return emit.serial(size, lambda j: at({**point, axis.var: b * width + j}))
 
-        return emit.seq(
-            columns(env, stage.init_at),
-            _nest(reduced, env, lambda point: columns(point, lambda at: fresh(stage.at(at)))),
-        )
+            return emit.seq(
+                columns(env, stage.init_at),
+                _nest(reduced, env, lambda point: columns(point, lambda at: fresh(stage.at(at)))),
+            )
 
-    return emit.parallel(blocks, block) if parallel else emit.serial(blocks, block)
+        count = emit.ceildiv(extent, width)
+        return parallel_if_worth(work, count, block, stage, target) if parallel else emit.serial(count, block)
+
+    return emit.bind([width], blocks)
 
 
 def scalar_reduction(stage: Stage, env: dict, reduced: list[list[IterVar]]) -> Stmt:

@@ -205,7 +205,9 @@ class ReductionKernel:
             lanes = hardware.lanes(self.target, str(stage.accumulator_dtype()))
             return _nested(groups, env, lambda point: row_reduction(stage, point, reduced, lanes, producer))
         if axes and _is_column(stage, axes[-1]):
-            return _nested(groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, parallel))
+            return _nested(
+                groups[:-1], env, lambda p: column_reduction(stage, p, axes[-1], reduced, self.target, parallel)
+            )
         return _nested(groups, env, lambda point: scalar_reduction(stage, point, reduced))
 
 
