@@ -48,12 +48,12 @@ def kernel_of(inputs, graph) -> tirx.PrimFunc:
 
 
 class Kernel:
-    def __init__(self, inputs, graph):
+    def __init__(self, inputs, graph, target=TARGET):
         func = kernel_of(inputs, graph)
         assert match(simplify_indices(start_at_infinity(func))) is not None
-        scheduled = schedule_prim_func(func, TARGET).with_attr("global_symbol", "main")
+        scheduled = schedule_prim_func(func, target).with_attr("global_symbol", "main")
         assert "sblock(" not in scheduled.script().replace('sblock("root")', "")
-        self._run = tvm.compile(tvm.IRModule({"main": scheduled}), TARGET)["main"]
+        self._run = tvm.compile(tvm.IRModule({"main": scheduled}), target)["main"]
 
     def __call__(self, shape, *arrays):
         out = tvm.runtime.tensor(np.full(shape, 7, "float32"))
@@ -134,6 +134,33 @@ def test_masks(shape):
         q, k, v = (random((b, 2, n, 16), seed=i + j) for j, n in enumerate((s, t, t)))
         mask = random([{B: b, S: s, T: t}.get(d, d) for d in shape], seed=i)
         close(kernel((b, 2, s, 16), q, k, v, mask), reference(q, k, v, 0.125, mask))
+
+
+def check_shapes(kernel):
+    for i, (b, s, t) in enumerate([(1, 1, 21), (1, 2, 5), (2, 9, 4), (1, 37, 23), (1, 70, 41)]):
+        q, k, v = (random((b, 2, n, 20), seed=i + j) for j, n in enumerate((s, t, t)))
+        mask = random((s, t), seed=i)
+        close(kernel((b, 2, s, 20), q, k, v, mask), reference(q, k, v, 0.125, mask))
+
+
+SMALL = [((B, 2, n, 20), "float32") for n in (S, T, T)] + [((S, T), "float32")]
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        AttentionTile(8, 1, 3, 5, 1, 3, 0),
+        AttentionTile(4, 3, 7, 2, 3, 40, 1 << 40),
+        AttentionTile(16, 2, 4, 1, 1, 1, 0),
+    ],
+)
+def test_any_tile_is_right(tile, monkeypatch):
+    monkeypatch.setattr(AttentionTile, "for_target", staticmethod(lambda target, columns: tile))
+    check_shapes(Kernel(SMALL, attend))
+
+
+def test_other_cpu():
+    check_shapes(Kernel(SMALL, attend, tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})))
 
 
 def test_batch_and_heads_as_one_axis():

@@ -48,7 +48,10 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Scratch:
-    """Flat buffers of one task; rows of ``q`` and ``s`` are as wide as a full query block."""
+    """Flat buffers of one task; rows of ``q`` and ``s`` are as wide as a full query block.
+
+    Rows of ``o`` keep each vector apart: vectors of columns may overlap, sums that go on must not.
+    """
 
     staged: list[tirx.Buffer]
     square: tirx.Buffer
@@ -68,6 +71,8 @@ class AttentionKernel:
         self.queries, self.keys = found.query.dom.extent, found.key.dom.extent
         self.depth, self.columns = as_int(found.depth.dom.extent) or 0, as_int(found.column.dom.extent) or 0
         self.width = tile.lanes * tile.vectors
+        self.starts, self.column_lanes = vector_columns(self.columns, tile.lanes)
+        self.kept = len(self.starts) * self.column_lanes
         self.batch = emit.product([iv.dom.extent for iv in found.batch])
         self.stager = Stager(found, tile.keys, self.width, tile.lanes)
 
@@ -91,7 +96,7 @@ class AttentionKernel:
         width = self.width
         square = self.tile.lanes * self.tile.lanes
         staged = self.stager.sizes()
-        sizes = [*staged, square, self.depth * width, self.tile.keys * width, width * self.columns, width, width, width]
+        sizes = [*staged, square, self.depth * width, self.tile.keys * width, width * self.kept, width, width, width]
         count = tirx.min(size, self.queries - first)
         vectors = emit.ceildiv(count, self.tile.lanes)
         start = tirx.max(tirx.min(first, self.queries - vectors * self.tile.lanes), emit.const(0))
@@ -158,8 +163,8 @@ class AttentionKernel:
             return emit.seq(lowest, emit.store(scratch.total, zero, j))
 
         def row(i) -> Stmt:
-            columns = emit.const(self.columns)
-            return emit.chunks(columns, self.tile.lanes, lambda j: emit.store(scratch.o, zero, i * columns + j))
+            size = emit.const(self.kept)
+            return emit.chunks(size, self.tile.lanes, lambda j: emit.store(scratch.o, zero, i * size + j))
 
         rows = emit.serial(block.vectors * self.tile.lanes, row)
         return emit.seq(self._over_queries(self.tile.vectors, vector), rows)
@@ -266,40 +271,43 @@ class AttentionKernel:
 
     def _weighted_sums(self, block: _Block, scratch: _Scratch, keys: Staged) -> Stmt:
         statements = []
-        for columns in self._column_groups():
+        for vectors in self._column_groups():
 
-            def tile(height: int, row: Callable, columns=columns) -> Stmt:
-                return self._sum_tile(block, scratch, keys, height, row, columns)
+            def tile(height: int, row: Callable, vectors=vectors) -> Stmt:
+                return self._sum_tile(block, scratch, keys, height, row, vectors)
 
-            height = max(self.tile.accumulators // len(columns), 1)
+            height = max(self.tile.accumulators // len(vectors), 1)
             statements.append(tiles(block.count, height, tile, block.first - block.start))
         return emit.seq(*statements)
 
     def _sum_tile(
-        self, block: _Block, scratch: _Scratch, keys: Staged, height: int, row: Callable, columns: list[int]
+        self, block: _Block, scratch: _Scratch, keys: Staged, height: int, row: Callable, vectors: range
     ) -> Stmt:
-        lanes = vector_columns(self.columns, self.tile.lanes)[1]
+        lanes = self.column_lanes
 
         def each(body: Callable) -> Stmt:
-            def vector(i, n: int) -> Stmt:
-                return emit.vectorized(lanes, lambda v: body(i, n * lanes + v, columns[n] + v))
+            """``body(row, position in the tile, position in the row of sums, column)``."""
 
-            return emit.unrolled(height, lambda i: emit.seq(*[vector(i, n) for n in range(len(columns))]))
+            def vector(i, n: int) -> Stmt:
+                first, kept, start = (n - vectors[0]) * lanes, n * lanes, self.starts[n]
+                return emit.vectorized(lanes, lambda v: body(i, first + v, kept + v, start + v))
+
+            return emit.unrolled(height, lambda i: emit.seq(*[vector(i, n) for n in vectors]))
 
         def tile(acc) -> Stmt:
-            def load(i, j, column) -> Stmt:
-                value = emit.load(scratch.o, row(i) * self.columns + column) * emit.load(scratch.shrink, row(i))
+            def load(i, j, kept, column) -> Stmt:
+                value = emit.load(scratch.o, row(i) * self.kept + kept) * emit.load(scratch.shrink, row(i))
                 return emit.store(acc, value, i, j)
 
-            def update(key, i, j, column) -> Stmt:
+            def update(key, i, j, kept, column) -> Stmt:
                 at = {**block.env, self.found.key.var: keys.first + key, self.found.column.var: column}
                 product = emit.load(scratch.s, key * self.width + row(i)) * substitute(keys.v, at)
                 return emit.store(acc, emit.load(acc, i, j) + product, i, j)
 
-            def keep(i, j, column) -> Stmt:
-                return emit.store(scratch.o, emit.load(acc, i, j), row(i) * self.columns + column)
+            def keep(i, j, kept, column) -> Stmt:
+                return emit.store(scratch.o, emit.load(acc, i, j), row(i) * self.kept + kept)
 
-            def finish(i, j, column) -> Stmt:
+            def finish(i, j, kept, column) -> Stmt:
                 at = {**block.env, self.found.query.var: block.start + row(i)}
                 return store_result(self.found, at, column, emit.load(acc, i, j), emit.load(scratch.total, row(i)))
 
@@ -309,19 +317,20 @@ class AttentionKernel:
                 emit.when((keys.first + keys.count).equal(self.keys), each(finish), each(keep)),
             )
 
-        return emit.scratch([([height, len(columns) * lanes], "float32")], tile)
+        return emit.scratch([([height, len(vectors) * lanes], "float32")], tile)
 
     def _without_keys(self, block: _Block) -> Stmt:
         """Sums of nothing."""
-        starts, lanes = vector_columns(self.columns, self.tile.lanes)
         zero, one = tirx.const(0, "float32"), tirx.const(1, "float32")
 
         def row(i) -> Stmt:
             at = {**block.env, self.found.query.var: block.first + i}
-            vectors = [
-                emit.vectorized(lanes, lambda v, c=c: store_result(self.found, at, c + v, zero, one)) for c in starts
-            ]
-            return emit.seq(*vectors)
+            return emit.seq(
+                *[
+                    emit.vectorized(self.column_lanes, lambda v, c=c: store_result(self.found, at, c + v, zero, one))
+                    for c in self.starts
+                ]
+            )
 
         return emit.serial(block.count, row)
 
@@ -331,8 +340,9 @@ class AttentionKernel:
         lanes = self.tile.lanes
         return emit.unrolled(vectors, lambda u: emit.vectorized(lanes, lambda v: body(u * lanes + v)))
 
-    def _column_groups(self) -> list[list[int]]:
-        """Columns in groups that leave registers for some rows."""
-        starts, _ = vector_columns(self.columns, self.tile.lanes)
-        limit = self.tile.accumulators // 3
-        return [starts[i : i + limit] for i in range(0, len(starts), limit)]
+    def _column_groups(self) -> list[range]:
+        """The vectors of a row of columns in groups of like size, narrow enough for tiles of several rows."""
+        count = len(self.starts)
+        groups = -(-count // max(self.tile.accumulators // 5, 1))
+        size = -(-count // groups)
+        return [range(i, min(i + size, count)) for i in range(0, count, size)]

@@ -18,10 +18,11 @@ from tvm_dyn.schedules.common import substitute
 
 @dataclass(frozen=True)
 class AttentionTile:
-    """Tile sizes of the kernel.
+    """Tile sizes of the kernels; any positive ones are right.
 
-    lanes: queries in a vector; vectors: vectors in a full query block. accumulators: vector registers of a register
-    tile. keys: keys in a block. parallel_work: multiply-adds below which a call stays on one core.
+    lanes: queries in a vector, a power of two; vectors: vectors in a full query block. accumulators: vector registers
+    of a register tile, at least as many as vectors. keys: keys in a block. rows: queries up to which each is on its
+    own, with ``row_keys`` keys in a block. parallel_work: multiply-adds below which a call stays on one core.
     """
 
     lanes: int
@@ -42,7 +43,7 @@ class AttentionTile:
         vectors = registers // 8
         element, cache = hardware.dtype_bytes("float32"), hardware.cache_bytes(target, 1)
         step = registers * 5 // 8
-        keys = max(cache // ((lanes * vectors + columns) * element) // step, 1) * step
+        keys = -(-cache // ((lanes * vectors + columns) * element * step)) * step
         row_keys = cache // (4 * element)
         return AttentionTile(lanes, vectors, step, keys, lanes // 4, row_keys, hardware.PARALLEL_MIN_BYTES * lanes)
 
