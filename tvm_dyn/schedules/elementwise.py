@@ -30,10 +30,12 @@ from tvm_dyn.schedules.common import (
     uses_var,
 )
 from tvm_dyn.schedules.split_axes import split_axes
-from tvm_dyn.schedules.stage import Stage, group_point, merge_axes
+from tvm_dyn.schedules.stage import Stage, contiguous, group_point, merge_axes
+from tvm_dyn.schedules.sweep import VECTORS, sweep
 
 _TRANSPOSE_TILE = 32
 _COSTLY_FACTOR = 8
+_TASKS_PER_CORE = 4
 _SHORT_RUN, _LONG_RUN = 64, 4096
 """Elements: below the first, working out where a run starts takes as long as the run."""
 
@@ -47,6 +49,8 @@ def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
     extents = [emit.product([iv.dom.extent for iv in group]) for group in groups]
     across = _transposed_group(stage, groups)
     work = emit.product(extents) * (_COSTLY_FACTOR if is_costly(stage.body) else 1)
+    if len(groups) == 1 and is_costly(stage.body) and contiguous(stage, groups[0]):
+        return _costly_range(stage, groups[0], extents[0], work, target)
     if len(groups) == 1:
         return parallel_if_worth(work, extents[0], lambda i: stage.at(group_point(groups[0], i)), stage, target)
     run = len(groups) - _axes_of_a_run(extents) if across is None else len(groups) - 1
@@ -67,6 +71,24 @@ def spatial_nest(stage: Stage, params: list, target: Target) -> Stmt:
         return emit.bind(positions, rows)
 
     return parallel_if_worth(work, emit.product([extents[g] for g in outer] + tiles), task, stage, target)
+
+
+def _costly_range(stage: Stage, group: list[IterVar], extent, work, target: Target) -> Stmt:
+    """A long computation per element, on several vectors at a time: LLVM takes it for one after the other."""
+    lanes = hardware.lanes(target, stage.accumulator_dtype())
+    step = lanes * VECTORS
+    share = emit.ceildiv(extent, hardware.cores(target) * _TASKS_PER_CORE * step) * step
+
+    def pieces(size) -> Stmt:
+        def task(t) -> Stmt:
+            def piece(start, count) -> Stmt:
+                return sweep(count, lanes, lambda _lane, k: stage.at(group_point(group, start + k)), together=True)
+
+            return emit.bind([t * size, tirx.min(size, extent - t * size)], piece)
+
+        return parallel_if_worth(work, emit.ceildiv(extent, size), task, stage, target)
+
+    return emit.bind([tirx.max(share, emit.const(step))], pieces)
 
 
 def _axes_of_a_run(extents: list) -> int:

@@ -15,6 +15,7 @@ from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import is_costly, loads, same_exprs, substitute, uses_var
 from tvm_dyn.schedules.elementwise import parallel_if_worth
 from tvm_dyn.schedules.stage import Stage, contiguous, fresh, group_point
+from tvm_dyn.schedules.sweep import VECTORS, sweep
 
 _COMBINERS = {
     tirx.Add: lambda a, b: a + b,
@@ -23,7 +24,6 @@ _COMBINERS = {
     tirx.Min: tirx.min,
 }
 _IDENTITY = {tirx.Add: 0, tirx.Mul: 1}
-_VECTORS = 4
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def row_reduction(
     """
     parts = components(stage)
     assert parts is not None
-    width = lanes * _VECTORS
+    width = lanes * VECTORS
     extent = emit.product([iv.dom.extent for iv in reduced[-1]])
 
     def body(*accs) -> Stmt:
@@ -144,47 +144,12 @@ def feeds(producer: Stage, stage: Stage, row_axes: int) -> bool:
 
 
 def _fill(acc, value: Expr, lanes: int) -> Stmt:
-    return emit.unrolled(_VECTORS, lambda u: emit.vectorized(lanes, lambda v: emit.store(acc, value, u * lanes + v)))
-
-
-def sweep(extent, lanes: int, update: Callable, together: bool = False) -> Stmt:
-    """``update(lane, k)`` for every k, in order of lanes: four vectors at a time, then one, then halves of one.
-
-    Nothing overlaps: a load of what two earlier stores left has to wait until both have reached the cache. Lanes
-    are constants, so that they stay in registers. together: take each step of a long computation on all four
-    vectors, as the steps of one wait for each other.
-    """
-    width = lanes * _VECTORS
-    vector = width if together else lanes
-
-    def vectors(wide, left) -> Stmt:
-        def part(size: int) -> Stmt:
-            start = extent - tirx.truncmod(left, emit.const(2 * size))
-            present = tirx.truncmod(left, emit.const(2 * size)) >= size
-            return emit.when(present, emit.vectorized(size, lambda v: update(v, start + v)))
-
-        return emit.seq(
-            emit.serial(
-                wide,
-                lambda i: emit.unrolled(
-                    width // vector,
-                    lambda u: emit.vectorized(vector, lambda v: update(u * vector + v, i * width + u * vector + v)),
-                ),
-            ),
-            emit.serial(
-                emit.quotient(extent - wide * width, lanes),
-                lambda i: emit.vectorized(lanes, lambda v: update(v, wide * width + i * lanes + v)),
-            ),
-            *[part(lanes >> n) for n in range(1, lanes.bit_length())],
-        )
-
-    remainder = tirx.truncmod(extent, emit.const(lanes))
-    return emit.bind([emit.quotient(extent, width), remainder], vectors)
+    return emit.unrolled(VECTORS, lambda u: emit.vectorized(lanes, lambda v: emit.store(acc, value, u * lanes + v)))
 
 
 def _result(acc, part: Component, lanes: int, env: dict) -> Stmt:
     """Combine the lanes in a tree and store the total."""
-    vectors = [emit.load(acc, tirx.Ramp(u * lanes, 1, lanes)) for u in range(_VECTORS)]
+    vectors = [emit.load(acc, tirx.Ramp(u * lanes, 1, lanes)) for u in range(VECTORS)]
     while len(vectors) > 1:
         half = len(vectors) // 2
         vectors = [part.combine(a, b) for a, b in zip(vectors[:half], vectors[half:], strict=True)]
@@ -214,7 +179,7 @@ def column_reduction(
     extent = axis.dom.extent
     element = hardware.dtype_bytes(stage.accumulator_dtype())
     most = hardware.cache_bytes(target, 1) // 4 // element
-    unit = hardware.lanes(target, stage.accumulator_dtype()) * _VECTORS
+    unit = hardware.lanes(target, stage.accumulator_dtype()) * VECTORS
     share = emit.ceildiv(extent, hardware.cores(target) * unit) * unit if parallel else emit.const(most)
     width = tirx.max(tirx.min(emit.const(most), share), emit.const(1))
     work = emit.product([extent, *[iv.dom.extent for group in reduced for iv in group]])

@@ -33,7 +33,6 @@ from tvm_dyn.schedules.reduce_kernel import (
     is_row_reduction,
     row_reduction,
     scalar_reduction,
-    sweep,
 )
 from tvm_dyn.schedules.stage import (
     Stage,
@@ -43,6 +42,7 @@ from tvm_dyn.schedules.stage import (
     parse,
     rebase,
 )
+from tvm_dyn.schedules.sweep import sweep
 
 _TASKS_PER_CORE = 4
 _SLOTS = 8
