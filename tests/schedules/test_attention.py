@@ -267,6 +267,20 @@ def test_factors_and_sums_on_the_operands():
         close(kernel((b, 2, s, 16), q, k, v, bias), reference(q * 0.5, (k + bias) * 0.5, v * 0.5, 0.125))
 
 
+def test_costly_prologues_run_once():
+    """A bias with a logarithm is a nest of its own ahead of the kernel."""
+
+    def graph(bb, q, k, v, positions):
+        return attend(bb, q, k, v, bb.emit(op.log(positions)))
+
+    inputs = [((B, 2, n, 16), "float32") for n in (S, T, T)] + [((S, T), "float32")]
+    kernel = Kernel(inputs, graph)
+    for i, (b, s, t) in enumerate([(1, 1, 5), (2, 37, 20)]):
+        q, k, v = (random((b, 2, n, 16), seed=i + j) for j, n in enumerate((s, t, t)))
+        positions = np.exp(random((s, t), seed=i))
+        close(kernel((b, 2, s, 16), q, k, v, positions), reference(q, k, v, 0.125, np.log(positions)))
+
+
 @pytest.mark.parametrize("case", ["softmax over queries", "two results of the scores", "other product"])
 def test_others_are_not_taken(case):
     def graph(bb, q, k, v):
