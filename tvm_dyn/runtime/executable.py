@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -66,8 +65,10 @@ class Library:
         if named or len(args) != len(self._takers):
             args = tuple(bind_arguments(self._signature.inputs, args, named))
         tensors = [take(value) for take, value in zip(self._takers, args, strict=True)]
-        # numpy has its shapes at hand; TVM makes them anew.
-        shapes = tuple([(a if type(a) is np.ndarray else t).shape for a, t in zip(args, tensors, strict=True)])
+        try:
+            shapes = tuple([value.shape for value in args])  # they have them at hand; TVM makes them anew
+        except AttributeError:  # Python scalars
+            shapes = tuple([tensor.shape for tensor in tensors])
         if shapes not in self._seen:
             self._admit(shapes)
         if threads.current.count != self._num_threads:

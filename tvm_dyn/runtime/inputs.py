@@ -21,9 +21,7 @@ _CPU = 1  # kDLCPU
 Taker = Callable[[Any], tvm.runtime.Tensor]
 
 
-def bind_arguments(
-    inputs: Sequence[TensorInfo], args: Sequence[Any], named: Mapping[str, Any]
-) -> Sequence[Any]:
+def bind_arguments(inputs: Sequence[TensorInfo], args: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
     """The arguments in graph order, given by position, by name or both; raises `InvalidInputError`."""
     rest = inputs[len(args) :]
     if len(args) + len(named) == len(inputs) and all(info.name in named for info in rest):
@@ -55,7 +53,9 @@ def make_taker(info: TensorInfo) -> Taker:
     from_dlpack = tvm_ffi.from_dlpack
 
     def take(value: Any) -> tvm.runtime.Tensor:
-        if direct and type(value) is np.ndarray and value.dtype == dtype and value.flags.writeable:
+        # Of a built-in dtype there is mostly one object, and to compare takes longer.
+        same = type(value) is np.ndarray and (value.dtype is dtype or value.dtype == dtype)
+        if same and direct and value.flags.writeable:
             tensor = from_dlpack(value)
             return tensor if _usable(tensor) else aligned_copy(value, info.dtype)
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):

@@ -38,7 +38,7 @@ class OutputPlan:
         so that writing to one array never changes another.
         """
         count = len(self._infos)
-        if count == 1 and not isinstance(result, tvm_ffi.Array):
+        if isinstance(result, _Tensor) or (count == 1 and not isinstance(result, tvm_ffi.Array)):
             values = [result]
         else:
             values = [_array_item(result, index) for index in range(count)]
