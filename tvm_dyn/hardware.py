@@ -83,6 +83,11 @@ def registers(target: Target) -> int:
     return 32 if has_feature(target, "avx512f") or has_feature(target, "neon") else 16
 
 
+def address_registers(target: Target) -> int:
+    """Number of general registers an instruction can name."""
+    return 31 if has_feature(target, "neon") else 16
+
+
 def cores(target: Target) -> int:
     """Cores the target says it has; 1 where it does not say."""
     return int(target.attrs.get("num-cores", 1))

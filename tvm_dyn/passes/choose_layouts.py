@@ -1,14 +1,14 @@
 """Keep two-dimensional feature maps channels-last between convolutions, with weights packed for their kernels.
 
-    lv  = R.call_tir(cls.conv2d, (x, w))           ->    t   = R.call_tir(cls.transpose, (x,))      # once, at the border
+    lv  = R.call_tir(cls.conv2d, (x, w))           ->    t   = R.call_tir(cls.transpose, (x,))     # once, at the border
     lv1 = R.call_tir(cls.relu, (lv,))                    lv  = R.call_tir(cls.conv2d_last, (t, packed_w))
     lv2 = R.call_tir(cls.conv2d1, (lv1, w1))             lv1 = R.call_tir(cls.relu_last, (lv,))
-    gv  = R.call_tir(cls.add, (lv2, lv))                 lv2 = R.call_tir(cls.matmul, (lv1, w1t))   # a 1x1 window
+    gv  = R.call_tir(cls.add, (lv2, lv))                 lv2 = R.call_tir(cls.conv2d_last1, (lv1, packed_w1))
                                                          t1  = R.call_tir(cls.add_last, (lv2, lv))
                                                          gv  = R.call_tir(cls.transpose1, (t1,))
 
-Comes after LegalizeOps. Convolutions whose weights are constants start a region; kernels that keep channels apart follow
-their operands. A map goes back to its own layout where something else reads it.
+Comes after LegalizeOps. Convolutions with constant weights start a region; those of single pixels become products.
+Kernels that keep channels apart follow their operands. A map goes back to its own layout where something else reads it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Chosen(PyExprMutator):
             return None
         gv, operands = value.args[0], list(value.args[1].fields)
         conv = self._conv(gv, operands)
-        if conv is not None and (conv.groups == 1 or conv.channels == 1 and conv.filters == conv.groups):
+        if conv is not None and (conv.groups == 1 or (conv.channels == 1 and conv.filters == conv.groups)):
             return self._convolved(conv, operands, list(binding.var.ty.shape.values))
         if any(isinstance(o, relax.Var) and o in self.twins for o in operands):
             return self._follow(value, gv, operands, binding.var)
@@ -135,7 +135,8 @@ class _Chosen(PyExprMutator):
 
     def _convolved(self, conv: Conv, operands: list[relax.Expr], shape: list[tirx.Expr]) -> relax.Var:
         data, weight = self._last(operands[0], 1), operands[1]
-        if all(axis.is_pointwise for axis in conv.window.axes):
+        # a single pixel per image, as in squeeze-and-excitation: a product with few rows
+        if all(axis.is_pointwise for axis in conv.window.axes) and all(as_int(extent) == 1 for extent in shape[2:]):
             packed = self._constant(weight, "pointwise", pointwise)
             return self.builder_.emit_te(_matmul, data, packed, primfunc_name_hint="matmul")
         batch, filters, *rest = shape

@@ -31,8 +31,8 @@ class LastConv:
 
     data: Buffer
     weight: Buffer
-    axes: tuple[Axis, Axis]
-    extents: tuple[Expr, Expr, Expr, Expr]
+    axes: tuple[Axis, ...]
+    extents: tuple[Expr, ...]
     channels: int
     filters: int
     columns: int

@@ -126,7 +126,7 @@ def _bands(
         def body(padded) -> Stmt:
             geometry = _Geometry(h, width, stored, pitch)
             return emit.seq(
-                _fill(conv, padded, n, count, y * down.stride - down.before, stored, line),
+                _fill(conv, tile.lanes, padded, n, count, y * down.stride - down.before, stored, line),
                 emit.bind(
                     [count * h * width],
                     lambda pixels: _band(
@@ -140,10 +140,12 @@ def _bands(
     return tasks(work, emit.ceildiv(batch, images) * per_image, task, target)
 
 
-def _fill(conv: LastConv, padded, first: Expr, count: Expr, top: Expr, stored: Expr, line: Expr) -> Stmt:
+def _fill(
+    conv: LastConv, lanes: int, padded: Buffer, first: Expr, count: Expr, top: Expr, stored: Expr, line: Expr
+) -> Stmt:
     """Copy ``stored`` rows from row ``top`` on of ``count`` images, with zeros around them."""
     down, across = conv.axes
-    lanes, channels = _VECTOR, conv.channels
+    channels = conv.channels
     zero = tirx.const(0.0, conv.dtype)
     left = across.before * channels
 
@@ -176,9 +178,6 @@ def _fill(conv: LastConv, padded, first: Expr, count: Expr, top: Expr, stored: E
         return emit.bind(emit.unflatten(index, [count, stored]), at)
 
     return emit.serial(count * stored, row, "row")
-
-
-_VECTOR = 16
 
 
 def _band(

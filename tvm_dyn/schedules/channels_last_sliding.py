@@ -32,8 +32,8 @@ class LastSliding:
     block: s_tir.SBlock
     load: TensorLoad
     data: Buffer
-    axes: tuple[Axis, Axis]
-    extents: tuple[Expr, Expr, Expr, Expr]
+    axes: tuple[Axis, ...]
+    extents: tuple[Expr, ...]
     dtype: str
     result: Buffer
     epilogue: Epilogue
@@ -96,7 +96,7 @@ def match(func: PrimFunc) -> LastSliding:
     params = list(func.params)
     data, before, pad_value = unpad(load.source, blocks[:at], params)
     neutral = _NEUTRAL[type(store.value)]
-    if pad_value is not None and not _is_neutral(pad_value, neutral) or before[0] or before[3]:
+    if (pad_value is not None and not _is_neutral(pad_value, neutral)) or before[0] or before[3]:
         raise NotAWindow
     windows = [_axis(load, data, before, dim, o, r) for dim, o, r in zip((1, 2), axes[1:3], taps, strict=True)]
     dtype = str(store.buffer.dtype)

@@ -61,8 +61,8 @@ class PanelTile:
 
 
 def _most_rows(target: Target) -> int:
-    """Each pixel of a tile takes an address register, of which x86 has 16."""
-    return 12
+    """Each pixel of a tile takes an address register; the weights, the step and the stack take the others."""
+    return hardware.address_registers(target) - 4
 
 
 def product(tile: PanelTile, rows: int, dtype: str, columns: int, steps: Steps, write: Write) -> Stmt:

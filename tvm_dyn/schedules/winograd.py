@@ -167,9 +167,9 @@ def _take(
                 return emit.when(
                     valid,
                     emit.chunks(
-                        emit.const(channels), tile.lanes, lambda l: emit.store(patch, conv.data[(n, r, c, l)], to + l)
+                        emit.const(channels), tile.lanes, lambda k: emit.store(patch, conv.data[(n, r, c, k)], to + k)
                     ),
-                    emit.chunks(emit.const(channels), tile.lanes, lambda l: emit.store(patch, zero, to + l)),
+                    emit.chunks(emit.const(channels), tile.lanes, lambda k: emit.store(patch, zero, to + k)),
                 )
 
             i, j = emit.quotient(k, IN), tirx.truncmod(k, emit.const(IN))
