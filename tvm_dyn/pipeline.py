@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from tvm_dyn import passes
 from tvm_dyn.errors import CompileError, KernelFallbackWarning, TvmDynError
-from tvm_dyn.hardware import host_target
+from tvm_dyn.hardware import for_code_generation, host_target
 
 transform = relax.transform
 Phase = tuple[str, list[tvm.transform.Pass]]
@@ -58,6 +58,7 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 passes.PartitionByBackbone(),
                 passes.FuseByDependence(),
                 passes.ShareKernels(),
+                passes.PackConstantWeights(target),
             ],
         ),
         ("schedule", [passes.ScheduleGroups(target, plain)]),
@@ -125,7 +126,7 @@ def build(
     Arguments are those of `pipeline`; what ``check`` raises becomes a CompileError too.
     Kernels whose schedule TVM cannot lower go without, with a KernelFallbackWarning.
     """
-    chosen = target or host_target()
+    chosen = for_code_generation(target or host_target())
     phase = "code generation"
 
     def note(name: str) -> None:

@@ -136,8 +136,10 @@ def _unpack(made):
 
 
 def test_few_kernels_are_left():
-    assert len(calls(fused(module(*_unpack(resnet_block(N, M)))))) == 3
-    assert len(calls(fused(module(*_unpack(mobilenet_block(N, M)))))) == 3
+    # One for each convolution, beside the layout of what comes in and goes out.
+    for block in (resnet_block, mobilenet_block):
+        names = calls(fused(module(*_unpack(block(N, M)))))
+        assert len([name for name in names if not name.startswith("transpose")]) == 3
     # QKV, attention (or what is left of it without its kernel), projection, norm, two layers, norm
     assert len(calls(fused(module(*_unpack(bert_layer(N, M)))))) <= 13
 

@@ -6,6 +6,7 @@ from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.choose_layouts import ChooseLayouts
 from tvm_dyn.passes.fuse_by_dependence import FuseByDependence
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
+from tvm_dyn.passes.pack_constant_weights import PackConstantWeights
 from tvm_dyn.passes.partition_by_backbone import PartitionByBackbone
 from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
@@ -20,6 +21,7 @@ __all__ = [
     "ChooseLayouts",
     "FuseByDependence",
     "LowerShapeAsserts",
+    "PackConstantWeights",
     "PartitionByBackbone",
     "PlanMemory",
     "PropagateSymbolicShapes",

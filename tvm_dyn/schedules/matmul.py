@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV, Schedule
@@ -20,7 +20,9 @@ from tvm_dyn.schedules.common import (
     same_exprs,
     uses_var,
 )
-from tvm_dyn.schedules.matmul_kernel import Matmul, MatmulKernel, MatmulTile
+from tvm_dyn.schedules.matmul_kernel import MatmulKernel, MatmulTile
+from tvm_dyn.schedules.matmul_packed import PackedKernel, PackedTile, panels_of
+from tvm_dyn.schedules.matmul_product import Matmul
 from tvm_dyn.schedules.stage import top_level
 
 _ACC_DTYPE = {
@@ -32,32 +34,58 @@ _ACC_DTYPE = {
 }
 
 
+@dataclass(frozen=True)
+class Found:
+    """A function with one product: what is inlined is inlined in ``sch``; ``nest`` names the blocks of the kernel."""
+
+    sch: Schedule
+    product: Matmul
+    nest: list[str]
+
+
 def apply(func: PrimFunc, target: Target) -> Schedule | None:
     """Emit the kernel in place of the product and its epilogue; other blocks get the generic schedule."""
-    sch = Schedule(func)
-    inline_spatial(sch)
-    blocks = leaf_blocks(sch)
-    products = [b for b in blocks if sch.get(b).init is not None]
-    found = match(block_realize(sch, products[0])) if len(products) == 1 else None
+    found = find(func)
     if found is None:
         return None
-    nest = [products[0]]
-    epilogue = _find_epilogue(sch, products[0], found)
-    if epilogue is not None:
-        found = replace(found, epilogue=sch.get(epilogue))
-        nest.append(epilogue)
-    names = {sch.get(b).name_hint for b in nest}
-    kernel = MatmulKernel(found, MatmulTile.for_target(target, found.acc_dtype)).emit()
+    kernel = _kernel(found.product, target)
+    inlined = found.sch.mod["main"]
     statements: list[tirx.Stmt] = []
-    for statement in top_level(sch.mod["main"]):
-        if all(b.name_hint not in names for b in collect(statement, s_tir.SBlock)):
+    for statement in top_level(inlined):
+        names = {b.name_hint for b in collect(statement, s_tir.SBlock)}
+        if not names & {*found.nest}:
             statements.append(generic.emit_nest(statement, list(func.params), target))
-        elif sch.get(nest[-1]).name_hint in {b.name_hint for b in collect(statement, s_tir.SBlock)}:
+        elif found.nest[-1] in names:
             statements.append(kernel)
-    return generic.finish(Schedule(emit.rebuild(sch.mod["main"], emit.seq(*statements))))
+    return generic.finish(Schedule(emit.rebuild(inlined, emit.seq(*statements))))
 
 
-def match(realize: s_tir.SBlockRealize) -> Matmul | None:
+def _kernel(product: Matmul, target: Target) -> tirx.Stmt:
+    panels = panels_of(product)
+    if panels is not None:
+        columns, depth = (int(axis.dom.extent) for axis in (product.n, product.k))
+        tile = PackedTile.for_target(target, product.acc_dtype, columns, depth)
+        if tile.width == int(panels.shape[2]):
+            return PackedKernel(product, panels, tile, target).emit()
+    return MatmulKernel(product, MatmulTile.for_target(target, product.acc_dtype)).emit()
+
+
+def find(func: PrimFunc) -> Found | None:
+    """The only product of a function with its epilogue, None where there is none."""
+    sch = Schedule(func)
+    inline_spatial(sch)
+    products = [b for b in leaf_blocks(sch) if sch.get(b).init is not None]
+    found = match(block_realize(sch, products[0]), list(func.params)) if len(products) == 1 else None
+    if found is None:
+        return None
+    epilogue = _find_epilogue(sch, products[0], found)
+    if epilogue is None:
+        return Found(sch, found, [sch.get(products[0]).name_hint])
+    names = [sch.get(block).name_hint for block in (products[0], epilogue)]
+    return Found(sch, replace(found, epilogue=sch.get(epilogue)), names)
+
+
+def match(realize: s_tir.SBlockRealize, params: list[tirx.Buffer]) -> Matmul | None:
     """The product that a reduction block computes, None where it is not one.
 
     Axes in both operands are batch axes; so are the axes of A alone that do not directly precede the columns.
@@ -82,7 +110,7 @@ def match(realize: s_tir.SBlockRealize) -> Matmul | None:
     m: list[IterVar] = []
     while batch and uses_var(a, [batch[-1].var]) and not uses_var(b, [batch[-1].var]):
         m.insert(0, batch.pop())
-    return Matmul(batch, m, n, reduction[0], a, b, store, _ACC_DTYPE[dtype])
+    return Matmul(batch, m, n, reduction[0], a, b, store, _ACC_DTYPE[dtype], params)
 
 
 def _is_load_of(expr, buffer) -> bool:

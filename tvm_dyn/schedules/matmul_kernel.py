@@ -19,15 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import tvm
-import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.target import Target
-from tvm.tirx import IterVar
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.common import as_int, loads, substitute
+from tvm_dyn.schedules.common import as_int
+from tvm_dyn.schedules.matmul_product import Matmul, unravel
 
 
 @dataclass(frozen=True)
@@ -58,24 +56,6 @@ class MatmulTile:
 
 
 @dataclass(frozen=True)
-class Matmul:
-    """A product ``C[batch, m, n] = sum(k, a * b)`` in terms of block axes, and the block of its epilogue.
-
-    ``store`` is the update statement of C; ``acc_dtype`` the type to accumulate in.
-    """
-
-    batch: list[IterVar]
-    m: list[IterVar]
-    n: IterVar
-    k: IterVar
-    a: tirx.Expr
-    b: tirx.Expr
-    store: tirx.BufferStore
-    acc_dtype: str
-    epilogue: s_tir.SBlock | None = None
-
-
-@dataclass(frozen=True)
 class _Panel:
     """Columns [start, start + vectors * lanes) of B; ``load(k, j)`` is B[k, start + j].
 
@@ -93,7 +73,7 @@ class MatmulKernel:
 
     def __init__(self, found: Matmul, tile: MatmulTile, rows=None):
         self.found, self.tile = found, tile
-        self.rows = emit.product([iv.dom.extent for iv in found.m]) if rows is None else rows
+        self.rows = found.rows if rows is None else rows
         self.columns = found.n.dom.extent
         self.depth = found.k.dom.extent
         self.batch = emit.product([iv.dom.extent for iv in found.batch])
@@ -148,7 +128,7 @@ class MatmulKernel:
         return [emit.parallel(self.batch * panels * blocks, task)]
 
     def _full_panel(self, env: dict, vectors: int, start, first_row) -> tirx.Stmt:
-        direct = _Panel(start, vectors, lambda k, j: self._b(env, k, start + j))
+        direct = _Panel(start, vectors, lambda k, j: self.found.b_at(env, k, start + j))
         heights = self.tile.narrow_rows if vectors == 1 else self.tile.rows
         height = heights[0]
 
@@ -172,7 +152,7 @@ class MatmulKernel:
 
         def packed(buffer) -> tirx.Stmt:
             def copy(k, j):
-                value = tirx.if_then_else(start + j < self.columns, self._b(env, k, start + j), zero)
+                value = tirx.if_then_else(start + j < self.columns, self.found.b_at(env, k, start + j), zero)
                 return emit.store(buffer, value, k, j)
 
             panel = _Panel(start, vectors, lambda k, j: emit.load(buffer, k, j), masked=True)
@@ -225,79 +205,35 @@ class MatmulKernel:
         def each(body: Callable) -> tirx.Stmt:
             return emit.unrolled(height, lambda i: self._over_columns(panel, lambda j: body(i, j)))
 
-        def tile(acc) -> tirx.Stmt:
+        def tile(acc, sums) -> tirx.Stmt:
             def update(k, i, j):
-                product = self._a(env, row(i), k) * panel.load(k, j)
+                product = self.found.a_at(env, row(i), k) * panel.load(k, j)
                 return emit.store(acc, emit.load(acc, i, j) + product, i, j)
 
             return emit.seq(
                 each(lambda i, j: emit.store(acc, zero, i, j)),
                 emit.serial(self.depth, lambda k: each(lambda i, j: update(k, i, j))),
-                emit.serial(height, lambda i: self._store_row(env, panel, acc, i, row(i))),
+                # A loop over the accumulators themselves would keep them out of registers.
+                each(lambda i, j: emit.store(sums, emit.load(acc, i, j), i, j)),
+                emit.serial(height, lambda i: self._store_row(env, panel, sums, i, row(i))),
             )
 
-        return emit.scratch([([height, panel.vectors * self.tile.lanes], self.found.acc_dtype)], tile)
+        kind = ([height, panel.vectors * self.tile.lanes], self.found.acc_dtype)
+        return emit.scratch([kind, kind], tile)
 
     def _over_columns(self, panel: _Panel, body: Callable) -> tirx.Stmt:
         lanes = self.tile.lanes
         return emit.unrolled(panel.vectors, lambda u: emit.vectorized(lanes, lambda v: body(u * lanes + v)))
 
-    def _store_row(self, env: dict, panel: _Panel, acc, i, row) -> tirx.Stmt:
+    def _store_row(self, env: dict, panel: _Panel, sums, i, row) -> tirx.Stmt:
         def one(j):
-            return self._result(env, row, panel.start + j, emit.load(acc, i, j))
+            return self.found.result(env, row, panel.start + j, emit.load(sums, i, j))
 
         if panel.masked:
             return emit.serial(tirx.min(emit.const(self.tile.lanes), self.columns - panel.start), one)
         return self._over_columns(panel, one)
 
-    def _result(self, env: dict, row, column, value) -> tirx.Stmt:
-        """Store one element: the epilogue's statement with the product's value in place of its load."""
-        found = self.found
-        value = value.astype(str(found.store.buffer.dtype))
-        point = self._point(env, row, column)
-        if found.epilogue is None:
-            return emit.store(found.store.buffer, value, *substitute(list(found.store.indices), point))
-        body = found.epilogue.body
-        read = next(load for load in loads(body) if load.source.same_as(found.store.buffer))
-        axes = {axis: point[iv] for axis, iv in zip(read.indices, found.store.indices, strict=True)}
-        body = tvm_ffi.structural_map(
-            body, (tvm.ir.TensorLoad, lambda ld: value if ld.source.same_as(found.store.buffer) else ld)
-        )
-        return substitute(body, axes)
-
-    def _a(self, env: dict, row, k):
-        return substitute(self.found.a, self._point(env, row, None, k)).astype(self.found.acc_dtype)
-
-    def _b(self, env: dict, k, column):
-        return substitute(self.found.b, self._point(env, None, column, k)).astype(self.found.acc_dtype)
-
-    def _point(self, env: dict, row=None, column=None, k=None) -> dict:
-        """Values of the block's axes at one point of the iteration space."""
-        point = dict(env)
-        if row is not None:
-            point.update(unravel(row, self.found.m))
-        if column is not None:
-            point[self.found.n.var] = column
-        if k is not None:
-            point[self.found.k.var] = k
-        return point
-
 
 def _column(start, panel, width):
     """First column of a panel in a run of panels from ``start`` on."""
     return start + panel * width
-
-
-def unravel(index, axes: list[IterVar]) -> dict:
-    """Axis values at a position of the row-major fused iteration space of ``axes``.
-
-    Truncating division: TVM does not know that extents are positive, and lowers nested floor divisions by
-    symbolic ones to selects that its simplifier takes seconds over.
-    """
-    point = {}
-    for axis in reversed(axes[1:]):
-        point[axis.var] = tirx.truncmod(index, axis.dom.extent)
-        index = tirx.truncdiv(index, axis.dom.extent)
-    if axes:
-        point[axes[0].var] = index
-    return point
