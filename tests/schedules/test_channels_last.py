@@ -82,7 +82,6 @@ def test_minimal_filtering_with_a_residual():
 @pytest.mark.parametrize(
     ("kernel", "strides", "padding", "dilations"),
     [
-        ((1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
         ((1, 1), (2, 2), (0, 0, 0, 0), (1, 1)),
         ((3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
         ((7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
@@ -109,10 +108,10 @@ def test_depthwise_dilated_with_a_residual():
 
 @pytest.mark.parametrize("pool", [nn.max_pool2d, nn.avg_pool2d])
 def test_pooling_between_convolutions(pool):
-    weight = random((8, 8, 1, 1), seed=1)
+    weight = random((8, 8, 3, 3), seed=1)
 
     def graph(bb, x):
-        y = bb.emit(nn.conv2d(x, relax.const(weight)))
+        y = bb.emit(nn.conv2d(x, relax.const(weight), padding=(1, 1)))
         return bb.emit(pool(y, pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1)))
 
     funcs = fused(conv_inputs(8), graph)
@@ -120,13 +119,28 @@ def test_pooling_between_convolutions(pool):
     compiled = Compiled(conv_inputs(8), graph)
     for n, h, w in MAPS[2:]:
         x = random((n, 8, h, w), seed=h)
-        y = conv(x, weight, (1, 1), (0,) * 4, (1, 1), 1)
+        y = conv(x, weight, (1, 1), (1,) * 4, (1, 1), 1)
         fill = -np.inf if pool is nn.max_pool2d else np.nan
         view = np.lib.stride_tricks.sliding_window_view(
             np.pad(y, [(0, 0), (0, 0), (1, 1), (1, 1)], constant_values=fill), (3, 3), axis=(2, 3)
         )[:, :, ::2, ::2]
         expected = view.max((-2, -1)) if pool is nn.max_pool2d else np.nanmean(view, (-2, -1))
         np.testing.assert_allclose(compiled(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_tap_after_a_window():
+    first, second = random((8, 5, 3, 3), seed=1), random((20, 8, 1, 1), seed=2)
+
+    def graph(bb, x):
+        y = bb.emit(nn.conv2d(x, relax.const(first), padding=(1, 1)))
+        return bb.emit(nn.conv2d(y, relax.const(second)))
+
+    assert sum(channels_last.apply(func, TARGET) is not None for func in fused(conv_inputs(5), graph)) == 2
+    compiled = Compiled(conv_inputs(5), graph)
+    for n, h, w in [*MAPS[2:], *LARGE]:
+        x = random((n, 5, h, w), seed=h)
+        expected = conv(conv(x, first, (1, 1), (1,) * 4, (1, 1), 1), second, (1, 1), (0,) * 4, (1, 1), 1)
+        np.testing.assert_allclose(compiled(x), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("axes", [(0, 2, 3, 1), (0, 3, 1, 2)])

@@ -97,7 +97,7 @@ class _Chosen(PyExprMutator):
             return None
         gv, operands = value.args[0], list(value.args[1].fields)
         conv = self._conv(gv, operands)
-        if conv is not None and (conv.groups == 1 or (conv.channels == 1 and conv.filters == conv.groups)):
+        if conv is not None and self._is_mine(conv, operands[0]):
             return self._convolved(conv, operands, list(binding.var.ty.shape.values))
         if any(isinstance(o, relax.Var) and o in self.twins for o in operands):
             return self._follow(value, gv, operands, binding.var)
@@ -132,6 +132,12 @@ class _Chosen(PyExprMutator):
         conv = self.convs[gv]
         constant = len(operands) > 1 and isinstance(operands[1], tvm.ir.GenericConst)
         return conv if conv is not None and constant else None
+
+    def _is_mine(self, conv: Conv, data: relax.Expr) -> bool:
+        """Dense and depthwise windows; those of one tap are as fast in either layout, and not worth a turn."""
+        if conv.groups > 1:
+            return conv.channels == 1 and conv.filters == conv.groups
+        return data in self.twins or not all(axis.is_pointwise for axis in conv.window.axes)
 
     def _convolved(self, conv: Conv, operands: list[relax.Expr], shape: list[tirx.Expr]) -> relax.Var:
         data, weight = self._last(operands[0], 1), operands[1]
