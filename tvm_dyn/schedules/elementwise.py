@@ -175,9 +175,10 @@ def _transposed_group(stage: Stage, groups: list[list[IterVar]]) -> int | None:
 
 
 def parallel_if_worth(work, extent, body: Callable, stage: Stage, target: Target) -> Stmt:
-    """A parallel loop; serial for a problem so small that waking a second core takes longer."""
+    """A parallel loop; serial for a single task, and for so little work that waking a second core takes longer."""
     if hardware.cores(target) == 1:
         return emit.serial(extent, body)
     element = max(hardware.dtype_bytes(str(s.buffer.dtype)) for s in stores(stage.body))
     threshold = hardware.PARALLEL_MIN_BYTES // element
-    return emit.when(work >= threshold, emit.parallel(extent, body), emit.serial(extent, body))
+    worth = tirx.all(work >= threshold, extent > 1)
+    return emit.when(worth, emit.parallel(extent, body), emit.serial(extent, body))
