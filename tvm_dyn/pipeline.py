@@ -61,7 +61,7 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 passes.PackConstantWeights(target),
             ],
         ),
-        ("schedule", [passes.ScheduleGroups(target, plain)]),
+        ("schedule", [passes.ReplayBackboneSchedule(target), passes.ScheduleGroups(target, plain)]),
         (
             "lower",
             [

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 
 import pytest
-import tvm
 from backbones import backbone, conv, dense
 from tvm import s_tir, topi
 
 from tvm_dyn.errors import ReplayError
 from tvm_dyn.schedules.backbone import NAME, normal_form
-from tvm_dyn.schedules.common import collect
 from tvm_dyn.schedules.replay import Traces, decided, record, replay
 
 
@@ -24,15 +22,14 @@ class Other:
     rows: int
 
 
-def block(func: tvm.tirx.PrimFunc) -> s_tir.SBlock:
-    return next(b for b in collect(func.body, s_tir.SBlock) if b.name_hint == NAME)
+CHOSEN = Blocks(1, (1,))
 
 
 def test_a_trace_decides_the_same_on_every_kernel_around_the_backbone():
     tile = Blocks(6, (4, 2))
     trace = record(backbone(dense()), tile)
     for func in (dense(), dense("n", epilogue=topi.tanh), dense(prologue=topi.exp), dense(width=24), conv()):
-        assert decided(block(replay(trace, normal_form(func)[0])), Blocks) == tile
+        assert decided(replay(trace, normal_form(func)[0]), CHOSEN) == tile
 
 
 def test_a_trace_is_an_ordinary_trace():
@@ -40,11 +37,12 @@ def test_a_trace_is_an_ordinary_trace():
     assert isinstance(trace, s_tir.schedule.Trace)
     again = s_tir.Schedule(backbone(dense("k")))
     s_tir.schedule.Trace.apply_json_to_schedule(trace.as_json(), again)
-    assert decided(block(again.mod["main"]), Blocks) == Blocks(6, (4,))
+    assert decided(again.mod["main"], CHOSEN) == Blocks(6, (4,))
 
 
-def test_no_trace_decides_nothing():
-    assert decided(block(backbone(dense())), Blocks) is None
+def test_without_a_trace_the_rule_decides():
+    assert decided(backbone(dense()), CHOSEN) is CHOSEN
+    assert decided(dense(), CHOSEN) is CHOSEN
 
 
 def test_what_does_not_fit_is_refused_with_a_reason():
@@ -53,7 +51,7 @@ def test_what_does_not_fit_is_refused_with_a_reason():
         replay(trace, dense())  # not in normal form
     replayed = replay(trace, backbone(dense()))
     with pytest.raises(ReplayError, match="decides a Other, the kernel needs a Blocks"):
-        decided(block(replayed), Blocks)
+        decided(replayed, CHOSEN)
 
 
 def test_a_decision_that_is_missing_is_named():
@@ -61,7 +59,7 @@ def test_a_decision_that_is_missing_is_named():
     sch.annotate(sch.get_sblock(NAME), "tvm_dyn.tile", "Blocks")
     sch.annotate(sch.get_sblock(NAME), "tvm_dyn.tile.rows", 3)
     with pytest.raises(ReplayError, match="widths"):
-        decided(block(sch.mod["main"]), Blocks)
+        decided(sch.mod["main"], CHOSEN)
 
 
 def test_traces_are_found_by_backbone():

@@ -10,6 +10,7 @@ from tvm_dyn.passes.pack_constant_weights import PackConstantWeights
 from tvm_dyn.passes.partition_by_backbone import PartitionByBackbone
 from tvm_dyn.passes.plan_memory import PlanMemory
 from tvm_dyn.passes.propagate_symbolic_shapes import PropagateSymbolicShapes
+from tvm_dyn.passes.replay_backbone_schedule import ReplayBackboneSchedule
 from tvm_dyn.passes.reshapes_to_views import ReshapesToViews
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
 from tvm_dyn.passes.share_kernels import ShareKernels
@@ -25,6 +26,7 @@ __all__ = [
     "PartitionByBackbone",
     "PlanMemory",
     "PropagateSymbolicShapes",
+    "ReplayBackboneSchedule",
     "ReshapesToViews",
     "ScheduleGroups",
     "ShareKernels",

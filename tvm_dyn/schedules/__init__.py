@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from tvm import s_tir
 from tvm.s_tir.schedule import Schedule
@@ -57,6 +58,13 @@ def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
     func = start_at_infinity(simplify_indices(func))
     sch = _first_match(func, target)
     return _finished(func if sch is None else sch.mod["main"], target)
+
+
+def tile_for(backbone: PrimFunc, target: Target) -> Any:
+    """The tile that a rule chooses for a backbone on its own (see `backbone`); None where no rule has tiles for it."""
+    func = simplify_indices(backbone)
+    tiles = (rule.choose_tile(func, target) for rule in (channels_last, channels_last_sliding, conv, matmul))
+    return next((tile for tile in tiles if tile is not None), None)
 
 
 def takes_attention(func: PrimFunc) -> bool:

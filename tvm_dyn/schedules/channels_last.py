@@ -19,9 +19,11 @@ from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import Buffer, IterVar, PrimFunc, Stmt
 
+from tvm_dyn.errors import ReplayError
 from tvm_dyn.schedules import channels_last_direct, emit, winograd
 from tvm_dyn.schedules.common import as_int, collect, is_reduction, leaf_blocks, loads, stores, uses_var
 from tvm_dyn.schedules.panel import PanelTile
+from tvm_dyn.schedules.replay import decided
 from tvm_dyn.schedules.window import Axis, Epilogue, NotAWindow, parse_epilogue, slopes, unpad
 
 
@@ -71,8 +73,19 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         conv = match(func)
     except NotAWindow:
         return None
-    tile = PanelTile.of_columns(conv.columns, conv.dtype, target)
+    tile = decided(func, PanelTile.of_columns(conv.columns, conv.dtype, target))
+    if tile.columns != conv.columns:
+        raise ReplayError(f"the trace decides panels of {tile.columns} columns, the weights lie in {conv.columns}")
     return emit.kernel(func, body(conv, tile, target))
+
+
+def choose_tile(func: PrimFunc, target: Target) -> PanelTile | None:
+    """The tile for a convolution of packed weights, None for anything else."""
+    try:
+        conv = match(func)
+    except NotAWindow:
+        return None
+    return PanelTile.of_columns(conv.columns, conv.dtype, target)
 
 
 def body(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:

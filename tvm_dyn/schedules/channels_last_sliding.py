@@ -20,6 +20,7 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, is_reduction, leaf_blocks, loads, same_exprs, stores, substitute
 from tvm_dyn.schedules.panel import tasks
+from tvm_dyn.schedules.replay import decided
 from tvm_dyn.schedules.window import Axis, Epilogue, NotAWindow, parse_epilogue, slopes, unpad
 
 _NEUTRAL = {tirx.Add: 0.0, tirx.Max: -float("inf"), tirx.Min: float("inf")}
@@ -74,7 +75,15 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         found = match(func)
     except NotAWindow:
         return None
-    return emit.kernel(func, kernel(found, SlidingTile.for_target(found.dtype, target), target))
+    return emit.kernel(func, kernel(found, decided(func, SlidingTile.for_target(found.dtype, target)), target))
+
+
+def choose_tile(func: PrimFunc, target: Target) -> SlidingTile | None:
+    """The tile for a depthwise convolution or a pooling, None for anything else."""
+    try:
+        return SlidingTile.for_target(match(func).dtype, target)
+    except NotAWindow:
+        return None
 
 
 def match(func: PrimFunc) -> LastSliding:

@@ -26,6 +26,7 @@ from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, collect, loads, substitute, uses_var
 from tvm_dyn.schedules.pixel import dot_products
 from tvm_dyn.schedules.planes import Planes
+from tvm_dyn.schedules.replay import decided
 from tvm_dyn.schedules.tiles import Product, Tile, cover, staged, tile_product
 from tvm_dyn.schedules.window import NotAWindow, Window, parse
 
@@ -110,7 +111,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     if conv.channels == 1 and conv.groups > 1:
         return None  # depthwise: see `sliding`
     product = conv.product()
-    tile = Tile.choose(product.per_group, conv.dtype, target)
+    tile = decided(func, Tile.choose(product.per_group, conv.dtype, target))
 
     def everywhere() -> Stmt:
         return staged(product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, *band))
@@ -121,6 +122,16 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     if as_int(pixels) == 1:
         return emit.kernel(func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc)))
     return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels), everywhere()))
+
+
+def choose_tile(func: PrimFunc, target: Target) -> Tile | None:
+    """The tile for a convolution that is not depthwise, None for anything else."""
+    try:
+        conv = match(parse(func))
+    except NotAWindow:
+        return None
+    depthwise = conv.channels == 1 and conv.groups > 1
+    return None if depthwise else Tile.choose(conv.product().per_group, conv.dtype, target)
 
 
 def _write_pixel(conv: Conv, n: Expr, f: Expr, acc: Expr) -> Stmt:

@@ -2,8 +2,9 @@
 
     define i32 @tvm_dyn_transpose_f32x16(ptr %from, i64 %step, ptr %to, i64 %stride) { ...
 
-Reads rows that are ``step`` elements apart and writes them, transposed, to rows that are ``stride`` elements apart. The method is
-Eklundh's (1972): log2(lanes) steps, each of which exchanges the off-diagonal halves of ever smaller squares.
+Reads rows that are ``step`` elements apart and writes them, transposed, to rows that are ``stride`` elements apart.
+The method is Eklundh's (1972): log2(lanes) steps, each of which exchanges the off-diagonal halves of ever smaller
+squares.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from tvm.s_tir.schedule import SBlockRV, Schedule
 from tvm.target import Target
 from tvm.tirx import IterVar, PrimFunc
 
+from tvm_dyn.errors import ReplayError
 from tvm_dyn.schedules import emit, generic
 from tvm_dyn.schedules.common import (
     block_realize,
@@ -23,6 +24,7 @@ from tvm_dyn.schedules.common import (
 from tvm_dyn.schedules.matmul_kernel import MatmulKernel, MatmulTile
 from tvm_dyn.schedules.matmul_packed import PackedKernel, PackedTile, panels_of
 from tvm_dyn.schedules.matmul_product import Matmul
+from tvm_dyn.schedules.replay import decided
 from tvm_dyn.schedules.stage import top_level
 
 _ACC_DTYPE = {
@@ -48,7 +50,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     found = find(func)
     if found is None:
         return None
-    kernel = _kernel(found.product, target)
+    kernel = _kernel(found.product, decided(func, _tile(found.product, target)), target)
     inlined = found.sch.mod["main"]
     statements: list[tirx.Stmt] = []
     for statement in top_level(inlined):
@@ -60,14 +62,29 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     return generic.finish(Schedule(emit.rebuild(inlined, emit.seq(*statements))))
 
 
-def _kernel(product: Matmul, target: Target) -> tirx.Stmt:
+def choose_tile(func: PrimFunc, target: Target) -> PackedTile | MatmulTile | None:
+    """The tile for a function with one product, None for anything else."""
+    found = find(func)
+    return None if found is None else _tile(found.product, target)
+
+
+def _tile(product: Matmul, target: Target) -> PackedTile | MatmulTile:
     panels = panels_of(product)
     if panels is not None:
         columns, depth = (int(axis.dom.extent) for axis in (product.n, product.k))
         tile = PackedTile.for_target(target, product.acc_dtype, columns, depth)
         if tile.width == int(panels.shape[2]):
-            return PackedKernel(product, panels, tile, target).emit()
-    return MatmulKernel(product, MatmulTile.for_target(target, product.acc_dtype)).emit()
+            return tile
+    return MatmulTile.for_target(target, product.acc_dtype)
+
+
+def _kernel(product: Matmul, tile: PackedTile | MatmulTile, target: Target) -> tirx.Stmt:
+    if isinstance(tile, MatmulTile):
+        return MatmulKernel(product, tile).emit()
+    panels = panels_of(product)
+    if panels is None or tile.width != int(panels.shape[2]):
+        raise ReplayError(f"the trace decides panels of {tile.width} columns, the weights lie in others")
+    return PackedKernel(product, panels, tile, target).emit()
 
 
 def find(func: PrimFunc) -> Found | None:

@@ -23,6 +23,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_dyn.errors import ReplayError
 from tvm_dyn.schedules.backbone import NAME
+from tvm_dyn.schedules.common import collect
 
 TILE = "tvm_dyn.tile"
 
@@ -50,20 +51,22 @@ def replay(trace: Trace, func: PrimFunc) -> PrimFunc:
     return sch.mod["main"]
 
 
-def decided(block: s_tir.SBlock, kind: type[Tile]) -> Tile | None:
-    """The tile of this kind that a trace has decided on a block; None without a trace.
+def decided(func: PrimFunc, chosen: Tile) -> Tile:
+    """The tile that a trace has decided on a kernel; without a trace the one that its rule has ``chosen``.
 
     Raises ReplayError where the trace is for another kind of tile or lacks a decision.
     """
-    annotations = block.annotations
+    kind = type(chosen)
+    annotations = next((b.annotations for b in collect(func.body, s_tir.SBlock) if b.name_hint == NAME), {})
     if TILE not in annotations:
-        return None
+        return chosen
     if annotations[TILE] != kind.__name__:
         raise ReplayError(f"the trace decides a {annotations[TILE]}, the kernel needs a {kind.__name__}")
-    missing = [f.name for f in dataclasses.fields(kind) if f"{TILE}.{f.name}" not in annotations]
+    names = [field.name for field in dataclasses.fields(chosen)]
+    missing = [name for name in names if f"{TILE}.{name}" not in annotations]
     if missing:
         raise ReplayError(f"the trace does not decide {', '.join(missing)} of a {kind.__name__}")
-    return kind(**{f.name: _plain(annotations[f"{TILE}.{f.name}"]) for f in dataclasses.fields(kind)})
+    return kind(**{name: _plain(annotations[f"{TILE}.{name}"]) for name in names})
 
 
 def _plain(value: Any) -> Any:
@@ -87,6 +90,9 @@ class Traces:
         kept = self._found.setdefault(_key(backbone), [])
         kept[:] = [(b, t) for b, t in kept if not tvm_ffi.structural_equal(b, backbone, map_free_vars=True)]
         kept.append((backbone, trace))
+
+    def __len__(self) -> int:
+        return sum(len(kept) for kept in self._found.values())
 
     def __contains__(self, backbone: PrimFunc) -> bool:
         try:
