@@ -20,6 +20,9 @@ from tvm_dyn.hardware import for_code_generation, host_target
 
 transform = relax.transform
 Phase = tuple[str, list[tvm.transform.Pass]]
+
+_NEEDLESS = ["s_tir.CompactBufferAllocation"]
+"""Shrinks buffers to what is read of them: kernels allocate what they need, and its analysis is most of a build."""
 Check = Callable[[tvm.IRModule, tvm.IRModule], None]
 
 
@@ -46,6 +49,7 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 passes.ReshapesToViews(),
                 transform.LegalizeOps(skip_ops=["relax.reshape"]),
                 transform.FoldConstant(),
+                passes.InlineScalarConstants(),
                 transform.DeadCodeElimination(),
                 passes.ChooseLayouts(target),
             ],
@@ -139,7 +143,8 @@ def build(
         lowered = pipeline(chosen, dump, note, plain, check)(mod)
         note("code generation")
         try:
-            return tvm.compile(lowered, chosen, relax_pipeline=None)
+            with _without_needless_passes():
+                return tvm.compile(lowered, chosen, relax_pipeline=None)
         except Exception:
             failing = _failing_kernels(lowered, chosen)
             if plain or not failing:
@@ -154,6 +159,18 @@ def build(
         raise
     except Exception as error:  # TVM raises whatever its passes raise; callers get one kind, with the cause attached
         raise CompileError(f"phase '{phase}' failed: {error}") from error
+
+
+def _without_needless_passes() -> tvm.transform.PassContext:
+    """The context in scope, less the passes that do nothing for our kernels."""
+    now = tvm.transform.PassContext.current()
+    return tvm.transform.PassContext(
+        opt_level=now.opt_level,
+        required_pass=now.required_pass,
+        disabled_pass=[*now.disabled_pass, *_NEEDLESS],
+        instruments=now.instruments,
+        config=now.config,
+    )
 
 
 def _failing_kernels(lowered: tvm.IRModule, target: Target) -> dict[str, Exception]:
