@@ -49,7 +49,6 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 passes.ReshapesToViews(),
                 transform.LegalizeOps(skip_ops=["relax.reshape"]),
                 transform.FoldConstant(),
-                passes.InlineScalarConstants(),
                 transform.DeadCodeElimination(),
                 passes.ChooseLayouts(target),
             ],
