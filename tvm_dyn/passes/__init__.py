@@ -5,6 +5,7 @@ from tvm_dyn.passes.annotate_dependence import AnnotateDependence
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.choose_layouts import ChooseLayouts
 from tvm_dyn.passes.fuse_by_dependence import FuseByDependence
+from tvm_dyn.passes.inline_scalar_constants import InlineScalarConstants
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.pack_constant_weights import PackConstantWeights
 from tvm_dyn.passes.partition_by_backbone import PartitionByBackbone
@@ -14,6 +15,7 @@ from tvm_dyn.passes.replay_backbone_schedule import ReplayBackboneSchedule
 from tvm_dyn.passes.reshapes_to_views import ReshapesToViews
 from tvm_dyn.passes.schedule_groups import ScheduleGroups
 from tvm_dyn.passes.share_kernels import ShareKernels
+from tvm_dyn.passes.sink_views import SinkViews
 
 __all__ = [
     "AlignPrimFuncShapes",
@@ -21,6 +23,7 @@ __all__ = [
     "AssumeNoAlias",
     "ChooseLayouts",
     "FuseByDependence",
+    "InlineScalarConstants",
     "LowerShapeAsserts",
     "PackConstantWeights",
     "PartitionByBackbone",
@@ -30,4 +33,5 @@ __all__ = [
     "ReshapesToViews",
     "ScheduleGroups",
     "ShareKernels",
+    "SinkViews",
 ]

@@ -242,7 +242,7 @@ def _may_inline(node: Node, read: Read, group: set[Node], attention: bool) -> bo
     relation, backbone, work = read.operand.relation, read.reader.dependence.backbone, node.dependence.work
     if relation == Relation.OPAQUE or backbone == Backbone.WINDOW:
         return False
-    if attention and (backbone == Backbone.PRODUCT or _is_moved(read.reader)):
+    if attention and _feeds_product(read.reader):
         return _is_packed(node)
     if node.is_view:
         return False
@@ -255,6 +255,14 @@ def _may_inline(node: Node, read: Read, group: set[Node], attention: bool) -> bo
         in_step = 0 < rows <= read.operand.aligned and read.operand.relation == Relation.REDUCE
         return _is_regular(node) and (work < Work.COSTLY or in_step)
     return work < Work.COSTLY or (relation in _POINTWISE and len(node.reads) == 1)
+
+
+def _feeds_product(node: Node) -> bool:
+    """Whether a node is a product or only computes what products read."""
+    backbone = node.dependence.backbone
+    if backbone == Backbone.MAP and node.reads and not node.escapes:
+        return all(_feeds_product(read.reader) for read in node.reads)
+    return backbone == Backbone.PRODUCT
 
 
 def _is_packed(node: Node) -> bool:
