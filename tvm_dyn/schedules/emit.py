@@ -51,7 +51,9 @@ def vectorized(lanes: int, body: Body, name: str = "j") -> Stmt:
 
 
 def seq(*stmts: Stmt) -> Stmt:
-    """The statements one after another; a single one stands for itself."""
+    """The statements one after another; a single one stands for itself, none does nothing."""
+    if not stmts:
+        return tirx.Evaluate(const(0))
     return stmts[0] if len(stmts) == 1 else tirx.SeqStmt(list(stmts))
 
 
