@@ -49,6 +49,11 @@ def test_other_constants_are():
     assert operands(lambda emit, x: op.where(op.less(x, relax.const(0.0)), relax.const(np.nan), x)) == [1, 3]
 
 
+def test_filled_tensors_and_truth_values_stay():
+    assert operands(lambda emit, x: op.add(x, emit(op.broadcast_to(relax.const(1.0), (N, 4))))) == [1, 2]
+    assert operands(lambda emit, x: op.where(relax.const(True, "bool"), x, x)) == [3]
+
+
 def test_kernels_that_differ_in_a_number_differ():
     twice, thrice = ((lambda x, k=k: op.multiply(x, relax.const(k))) for k in (2.0, 3.0))
     assert operands(lambda emit, x: op.add(twice(x), thrice(x))) == [1, 1, 2]

@@ -19,6 +19,8 @@ from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.tirx import PrimFunc
 
+from tvm_dyn.passes.dependence import Work, dependence
+
 _CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
@@ -43,7 +45,8 @@ class _Inlined(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
         func = self.source.functions.get(call.args[0]) if call.op == _CALL_TIR else None
-        if not isinstance(func, PrimFunc) or not isinstance(func.body, s_tir.SBlockRealize):
+        # A tensor that is filled with one number stays one: TVM's simplifier fails on what becomes of comparisons.
+        if not isinstance(func, PrimFunc) or dependence(func).work == Work.MOVE or not _has_root(func):
             return call
         operands = list(call.args[1].fields)
         known = {n: value for n, operand in enumerate(operands) if (value := _scalar(operand)) is not None}
@@ -54,10 +57,16 @@ class _Inlined(PyExprMutator):
         return relax.Call(call.op, [callee, rest, *call.args[2:]], call.attrs, call.ty_args)
 
 
+def _has_root(func: PrimFunc) -> bool:
+    return isinstance(func.body, s_tir.SBlockRealize)
+
+
 def _scalar(operand: Any) -> tirx.Expr | None:
     """The number that a constant holds, None for anything else."""
     if not isinstance(operand, GenericConst) or not isinstance(operand.ty, relax.TensorType):
         return None
+    if str(operand.ty.dtype) == "bool":
+        return None  # nor on vectors of known truth values
     shape = operand.ty.shape
     dims = list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
     if dims is None or any(not isinstance(d, tirx.IntImm) or d.value != 1 for d in dims):

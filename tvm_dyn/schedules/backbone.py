@@ -69,7 +69,8 @@ def _is_product(stage: Stage) -> bool:
 
 def normal_form(func: PrimFunc) -> tuple[PrimFunc, PrimFunc] | None:
     """(``func`` with its backbone block called `NAME`, the backbone on its own), None where a kernel has no single
-    product or window. The parameters of the backbone are the buffers that its block reads and writes, in that order.
+    product or window. The parameters of the backbone are the buffers that its block reads and writes, in that order,
+    then the scalars it computes with.
     """
     if not isinstance(func.body, s_tir.SBlockRealize):
         return None
@@ -81,7 +82,8 @@ def normal_form(func: PrimFunc) -> tuple[PrimFunc, PrimFunc] | None:
     position = next(n for n, stage in enumerate(known) if stage.reduction)
     named = _named(nests[position])
     body = tirx.SeqStmt([*nests[:position], named, *nests[position + 1 :]]) if len(nests) > 1 else named
-    return _with_nests(func, body), _alone(named)
+    scalars = [param for param in func.params if not isinstance(param.ty, tirx.BufferType)]
+    return _with_nests(func, body), _alone(named, scalars)
 
 
 def _named(nest: Stmt) -> Stmt:
@@ -107,8 +109,11 @@ def _with_nests(func: PrimFunc, body: Stmt) -> PrimFunc:
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), block))
 
 
-def _alone(nest: Stmt) -> PrimFunc:
+def _alone(nest: Stmt, scalars: list[tirx.Var]) -> PrimFunc:
+    """A function of the nest; ``scalars`` are the variables that may be parameters beside its buffers."""
     (block,) = collect(nest, s_tir.SBlock)
     buffers = list(dict.fromkeys(region.source for region in [*block.reads, *block.writes]))
+    extents = [dim for buffer in buffers for dim in buffer.shape]
+    used = [v for v in scalars if uses_var(nest, [v]) or uses_var(extents, [v])]
     root = s_tir.SBlock([], [], [], "root", nest)
-    return PrimFunc(buffers, s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
+    return PrimFunc([*buffers, *used], s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
