@@ -10,6 +10,7 @@ rounds counts.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import click
@@ -46,7 +47,10 @@ def main(rows: list[int], stock_rows: list[int]) -> None:
         for m in rows:
             feed = case.feeds({"M": m}, 1)[0]
             static = tvm_dyn.compile(case.model(), dims={"M": m}, num_threads=1)
-            calls = {"symbolic": [partial(symbolic, **feed)], "static": [partial(static, **feed)]}
+            calls: dict[str, list[Callable[[], object]]] = {
+                "symbolic": [partial(symbolic, **feed)],
+                "static": [partial(static, **feed)],
+            }
             if m in stock_rows:
                 calls["stock"] = [stock.bind(feed)]
             seconds = take_turns(calls, 1, ROUNDS, case.seconds)

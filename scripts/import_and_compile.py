@@ -37,9 +37,7 @@ ROUNDS = 7
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path, help="an .onnx file; by default one is fetched")
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=N,...", help="one shape to run")
     args = parser.parse_args()
@@ -92,9 +90,7 @@ def sentences(batch: int, length: int) -> dict[str, np.ndarray]:
 
 def parse_shape(text: str) -> dict[str, int]:
     """`"seq=17,batch=2"` by name."""
-    return {
-        name: int(extent) for name, _, extent in (part.rpartition("=") for part in text.split(",") if part)
-    }
+    return {name: int(extent) for name, _, extent in (part.rpartition("=") for part in text.split(",") if part)}
 
 
 def one_thread_session(model: Path) -> onnxruntime.InferenceSession:

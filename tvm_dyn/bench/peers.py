@@ -92,7 +92,7 @@ class OpenVino:
     """A request that lives on, sharing inputs and outputs; in float32, as the others (its default may be less)."""
 
     def __init__(self, model: Any, threads: int):
-        import openvino
+        import openvino  # pyright: ignore[reportMissingImports]
 
         core = openvino.Core()
         read = core.read_model(str(model) if isinstance(model, Path) else io.BytesIO(model.SerializeToString()))

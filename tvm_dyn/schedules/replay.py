@@ -14,7 +14,7 @@ prologue, epilogue and symbolic extent; blocks beside the backbone are placed by
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any
 
 import tvm_ffi
 from tvm import s_tir
@@ -26,8 +26,6 @@ from tvm_dyn.schedules.backbone import NAME
 from tvm_dyn.schedules.common import collect
 
 TILE = "tvm_dyn.tile"
-
-Tile = TypeVar("Tile")
 
 
 def record(backbone: PrimFunc, tile: Any) -> Trace:
@@ -51,7 +49,7 @@ def replay(trace: Trace, func: PrimFunc) -> PrimFunc:
     return sch.mod["main"]
 
 
-def decided(func: PrimFunc, chosen: Tile) -> Tile:
+def decided(func: PrimFunc, chosen: Any) -> Any:
     """The tile that a trace has decided on a kernel; without a trace the one that its rule has ``chosen``.
 
     Raises ReplayError where the trace is for another kind of tile or lacks a decision.
