@@ -16,8 +16,8 @@ _BURST_SECONDS = 1.5e-3
 _WARM_BELOW_SECONDS = 10e-3
 """A shorter call first runs untimed, as the others have used the cache since its last turn."""
 
-_SETTLE_SECONDS = 20e-3
-"""Pause before a turn on several threads: the workers of the one before spin for a while."""
+_SETTLE_SECONDS = 250e-3
+"""Pause before a turn on several threads: the workers of the one before spin for a while, OpenMP's for 0.2 s."""
 
 _MIN_ROUNDS = 3
 
