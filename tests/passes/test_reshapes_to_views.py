@@ -37,14 +37,6 @@ def test_intermediate_reshapes_are_views():
     assert views([M, 4, N + M - 1], lambda bb, x: op.exp(bb.emit(op.reshape(x, (M, 4, M + N - 1))))) == 1
 
 
-def test_a_reshape_to_the_same_shape_is_gone():
-    def graph(builder, x):
-        return op.exp(builder.emit(op.reshape(builder.emit(op.negative(x)), (M, 6))))
-
-    bindings = ReshapesToViews()(module([M, 6], graph))["main"].body.blocks[0].bindings
-    assert [b.value.op.name for b in bindings] == ["relax.negative", "relax.exp"]
-
-
 def test_results_and_other_kernels_stay():
     assert views([M, 6, N], lambda bb, x: op.reshape(x, (M * 6, N))) == 0
     assert views([M, 6], lambda bb, x: op.exp(bb.emit(op.permute_dims(x)))) == 0

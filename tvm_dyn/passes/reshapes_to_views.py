@@ -3,7 +3,7 @@
     lv: R.Tensor((n, 1)) = R.expand_dims(x, axis=[1])      ->    lv = R.reshape(x, R.shape([n, 1]))   # still an op
     R.output(gv = R.reshape(x, ...))                       ->    gv = R.call_tir(cls.reshape, (x,))   # a copy
 
-One to the shape that the operand has is gone. Results of the function are copies, so that no result shares memory
+Results of the function are copies, so that no result shares memory
 with an argument or another result. Comes before LegalizeOps, which has to leave "relax.reshape" alone. TVM's own pass,
 RewriteDataflowReshape, knows reshapes by the loops that they were legalized to, which its analysis cannot tell for many
 symbolic extents.
@@ -12,7 +12,6 @@ symbolic extents.
 from __future__ import annotations
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -37,12 +36,8 @@ class _Views(PyExprMutator):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
         if isinstance(value, relax.Call) and (value.op == _RESHAPE or value.op in _OTHERS):
-            source, shape = value.args[0], binding.var.ty.shape
+            source, shape = self.visit_expr(value.args[0]), binding.var.ty.shape
             if isinstance(shape, relax.ShapeExpr) and isinstance(source.ty.shape, relax.ShapeExpr):
-                source = self.visit_expr(source)
-                if isinstance(binding.var, relax.DataflowVar) and _same_shape(source, shape):
-                    self.set_var_remap(binding.var, source)
-                    return
                 binding = relax.VarBinding(binding.var, self._reshape(binding.var, source, shape))
         super().visit_var_binding_(binding)
 
@@ -53,8 +48,3 @@ class _Views(PyExprMutator):
         if isinstance(result, relax.DataflowVar):
             return relax.op.reshape(source, shape)
         return self.builder_.call_te(topi.reshape, source, list(shape.values), primfunc_name_hint="reshape")
-
-
-def _same_shape(source: relax.Expr, shape: relax.ShapeExpr) -> bool:
-    """Whether a reshape of a variable changes nothing."""
-    return isinstance(source, relax.Var) and tvm_ffi.structural_equal(source.ty.shape, shape)

@@ -55,7 +55,14 @@ class _Sunk(PyExprMutator):
             return
         call = self.visit_expr(call)
         if call.op == _RESHAPE and isinstance(call.args[0], relax.Var):
-            self._view(binding.var, call.args[0])
+            source = self.viewed.get(call.args[0], call.args[0])
+            if source in self.products:
+                self._view(binding.var, source)
+                return
+            # Not a variable of its own: what is declared of those that read it would have to be inferred again.
+            super().visit_var_binding_(binding)
+            if _dims(source):
+                self.viewed[binding.var] = source
             return
         flat = self._flat(call)
         if flat is None and call.op != _MATMUL:
@@ -66,8 +73,7 @@ class _Sunk(PyExprMutator):
         self._view(binding.var, result)
 
     def _view(self, var: relax.Var, source: relax.Var) -> None:
-        """``var`` is a view of ``source``, which may be one itself, or has its shape already."""
-        source = self.viewed.get(source, source)
+        """``var`` is a view of ``source``, or has its shape already."""
         if tvm_ffi.structural_equal(source.ty.shape, var.ty.shape):
             self.set_var_remap(var, source)
             return
