@@ -9,7 +9,6 @@ rounds counts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 
@@ -24,6 +23,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 import tvm_dyn
 from tvm_dyn.bench.case import Case, Feed
+from tvm_dyn.bench.report import geomean
 from tvm_dyn.bench.suites.dense import ROWS, cases
 from tvm_dyn.bench.timing import take_turns
 from tvm_dyn.hardware import host_target
@@ -74,10 +74,6 @@ class Stock:
     def bind(self, feed: Feed):
         argument, run = tvm.runtime.tensor(np.ascontiguousarray(feed["x"])), self.machine["main"]
         return lambda: run(argument)
-
-
-def geomean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 if __name__ == "__main__":

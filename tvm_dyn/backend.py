@@ -45,9 +45,7 @@ class TvmDynBackend(Backend):
         return TvmDynRep(api.compile(model, **options))
 
     @classmethod
-    def run_model(
-        cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **options: Any
-    ) -> tuple[Any, ...]:
+    def run_model(cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **options: Any) -> tuple[Any, ...]:
         """Compile and run a model once."""
         return cls.prepare(model, device, **options).run(inputs)
 
@@ -65,17 +63,13 @@ class TvmDynBackend(Backend):
         names = [name for name in node.input if name]
         arrays = [inputs] if isinstance(inputs, np.ndarray) else list(inputs)
         if len(arrays) != len(names):
-            raise InvalidInputError(
-                f"node {node.op_type} has {len(names)} inputs, but {len(arrays)} are given"
-            )
+            raise InvalidInputError(f"node {node.op_type} has {len(names)} inputs, but {len(arrays)} are given")
         arrays = [np.asarray(array) for array in arrays]
         graph = onnx.helper.make_graph(
             [node],
             node.op_type,
             [
-                onnx.helper.make_tensor_value_info(
-                    name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-                )
+                onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
                 for name, array in zip(names, arrays, strict=True)
             ],
             [onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name],

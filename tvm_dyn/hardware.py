@@ -21,6 +21,9 @@ _INSTRUCTION_SETS = ("sse", "avx", "fma", "f16c", "bmi", "amx", "gfni", "vaes", 
 PARALLEL_MIN_BYTES = 32 << 10
 """Memory traffic below which one core is done before a second one has woken up (about 3 microseconds)."""
 
+PARALLEL_MIN_SUMS = 1 << 19
+"""Multiply-adds of float32 below which the same holds."""
+
 
 @functools.cache
 def host_cpu() -> str:

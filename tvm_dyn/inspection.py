@@ -43,6 +43,4 @@ def inspect_model(
             if name == "fuse":
                 break
     groups = [var.name_hint for var, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc)]
-    return ModelInfo(
-        signature.inputs, signature.outputs, signature.dims, signature.ops, tuple(sorted(groups))
-    )
+    return ModelInfo(signature.inputs, signature.outputs, signature.dims, signature.ops, tuple(sorted(groups)))

@@ -20,10 +20,13 @@ from tvm_dyn.hardware import for_code_generation, host_target
 
 transform = relax.transform
 Phase = tuple[str, list[tvm.transform.Pass]]
+Check = Callable[[tvm.IRModule, tvm.IRModule], None]
 
 _NEEDLESS = ["s_tir.CompactBufferAllocation"]
 """Shrinks buffers to what is read of them: kernels allocate what they need, and its analysis is most of a build."""
-Check = Callable[[tvm.IRModule, tvm.IRModule], None]
+
+_FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, KeyError, AssertionError)
+"""What TVM's passes raise: its own kinds are RuntimeErrors, its checks in Python are the others."""
 
 
 def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
@@ -146,7 +149,7 @@ def build(
         try:
             with _without_needless_passes():
                 return tvm.compile(lowered, chosen, relax_pipeline=None)
-        except Exception:
+        except _FAILURES:
             failing = _failing_kernels(lowered, chosen)
             if plain or not failing:
                 raise
@@ -158,7 +161,7 @@ def build(
         return generate()
     except TvmDynError:
         raise
-    except Exception as error:  # TVM raises whatever its passes raise; callers get one kind, with the cause attached
+    except _FAILURES as error:  # callers get one kind, with the cause attached
         raise CompileError(f"phase '{phase}' failed: {error}") from error
 
 
@@ -181,7 +184,7 @@ def _failing_kernels(lowered: tvm.IRModule, target: Target) -> dict[str, Excepti
         if isinstance(func, tirx.PrimFunc):
             try:
                 tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
-            except Exception as error:
+            except _FAILURES as error:
                 failing[name.name_hint] = error
     return failing
 

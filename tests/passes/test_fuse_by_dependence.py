@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import tvm
+from dataflow import fused, module
 from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_dyn import pipeline
-from tvm_dyn.hardware import host_target
-from tvm_dyn.passes.operator_graph import CALL_TIR
+from tvm_dyn.passes.rewriting import CALL_TIR
 
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 RNG = np.random.default_rng(0)
@@ -16,24 +16,6 @@ RNG = np.random.default_rng(0)
 
 def weights(*shape) -> relax.Expr:
     return relax.const(RNG.standard_normal(shape).astype("float32") / 4)
-
-
-def module(graph, *shapes) -> tvm.IRModule:
-    inputs = [relax.Var(f"x{k}", relax.TensorType(list(shape), "float32")) for k, shape in enumerate(shapes)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            result = builder.emit_output(graph(builder.emit, *inputs))
-        builder.emit_func_output(result)
-    return builder.get()
-
-
-def fused(mod: tvm.IRModule) -> tvm.IRModule:
-    target = host_target()
-    with target:
-        for _, steps in pipeline.phases(target)[:3]:
-            mod = tvm.transform.Sequential(steps)(mod)
-    return mod
 
 
 def calls(mod: tvm.IRModule) -> list[str]:

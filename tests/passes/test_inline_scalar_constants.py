@@ -3,29 +3,20 @@
 import numpy as np
 import pytest
 import tvm
+from dataflow import module
 from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_dyn import pipeline
 from tvm_dyn.passes import InlineScalarConstants
-from tvm_dyn.passes.operator_graph import CALL_TIR
+from tvm_dyn.passes.rewriting import CALL_TIR
 
 N = tirx.Var("n", "int64")
 
 
-def module(graph, dtype: str = "float32") -> tvm.IRModule:
-    x = relax.Var("x", relax.TensorType([N, 4], dtype))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(graph(builder.emit, x))
-        builder.emit_func_output(result)
-    return builder.get()
-
-
 def operands(graph) -> list[int]:
     """How many operands each kernel takes."""
-    mod = InlineScalarConstants()(relax.transform.LegalizeOps()(module(graph)))
+    mod = InlineScalarConstants()(relax.transform.LegalizeOps()(module(graph, (N, 4))))
     relax.analysis.well_formed(mod)  # raises where it is not
     found = []
 
@@ -61,7 +52,7 @@ def test_kernels_that_differ_in_a_number_differ():
 
 @pytest.mark.parametrize("number", [0.125, -np.finfo("float32").max, np.inf, -np.inf, 1e-45])
 def test_every_number_arrives(number):
-    mod = module(lambda emit, x: op.maximum(op.multiply(x, relax.const(0.0)), relax.const(number, "float32")))
+    mod = module(lambda emit, x: op.maximum(op.multiply(x, relax.const(0.0)), relax.const(number, "float32")), (N, 4))
     machine = relax.VirtualMachine(pipeline.build(mod), tvm.cpu())
     found = machine["main"](tvm.runtime.tensor(np.ones((3, 4), "float32"))).numpy()
     np.testing.assert_array_equal(found, np.maximum(np.zeros((3, 4), "float32"), np.float32(number)))
@@ -69,7 +60,7 @@ def test_every_number_arrives(number):
 
 @pytest.mark.parametrize("dtype", ["int64", "int8", "float16", "float64"])
 def test_types(dtype):
-    mod = module(lambda emit, x: op.add(x, relax.const(3, dtype)), dtype)
+    mod = module(lambda emit, x: op.add(x, relax.const(3, dtype)), (N, 4), dtype=dtype)
     machine = relax.VirtualMachine(pipeline.build(mod), tvm.cpu())
     found = machine["main"](tvm.runtime.tensor(np.ones((3, 4), dtype))).numpy()
     np.testing.assert_array_equal(found, np.full((3, 4), 4, dtype))

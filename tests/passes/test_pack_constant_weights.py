@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from dataflow import fused, module
 from scipy.special import erf
 from tvm import relax, tirx
 from tvm.ir import GenericConst
@@ -10,8 +11,8 @@ from tvm.relax import op
 from tvm.target import Target
 
 from tvm_dyn import pipeline
-from tvm_dyn.hardware import host_target, runs_here
-from tvm_dyn.passes.operator_graph import CALL_TIR
+from tvm_dyn.hardware import runs_here
+from tvm_dyn.passes.rewriting import CALL_TIR
 
 M, B = tirx.Var("m", "int64"), tirx.Var("b", "int64")
 RNG = np.random.default_rng(0)
@@ -21,31 +22,15 @@ def normal(*shape) -> np.ndarray:
     return RNG.standard_normal(shape).astype("float32")
 
 
-def module(graph, *shapes, dtype: str = "float32") -> tvm.IRModule:
-    inputs = [relax.Var(f"x{k}", relax.TensorType(list(shape), dtype)) for k, shape in enumerate(shapes)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            results = graph(builder.emit, *inputs)
-            results = results if isinstance(results, tuple) else (results,)
-            outputs = [builder.emit_output(result) for result in results]
-        builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-    return builder.get()
-
-
 def constants(mod: tvm.IRModule, target: Target | None = None) -> list[GenericConst]:
     """The constants of rank 2 and 3 that kernels are called with after fusion."""
-    target = target or host_target()
-    with target:
-        for _, steps in pipeline.phases(target)[:3]:
-            mod = tvm.transform.Sequential(steps)(mod)
     found: list[GenericConst] = []
 
     def visit(expr) -> None:
         if isinstance(expr, relax.Call) and expr.op == CALL_TIR:
             found.extend(a for a in expr.args[1].fields if isinstance(a, GenericConst) and len(a.ty.shape.values) > 1)
 
-    relax.analysis.post_order_visit(mod["main"], visit)
+    relax.analysis.post_order_visit(fused(mod, target)["main"], visit)
     return found
 
 

@@ -6,8 +6,8 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from tvm_dyn.passes import AnnotateDependence, PartitionByBackbone, ReshapesToViews
-from tvm_dyn.passes.operator_graph import RESHAPE
 from tvm_dyn.passes.partition_by_backbone import GROUP
+from tvm_dyn.passes.rewriting import RESHAPE
 
 N, M = tirx.Var("n", "int64"), tirx.Var("m", "int64")
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+from dataflow import fused, module
 from tvm import relax, tirx
 from tvm.relax import op
 
@@ -30,28 +31,11 @@ def weights(*shape) -> relax.Expr:
     return relax.const(RNG.standard_normal(shape).astype("float32"))
 
 
-def module(graph, *shape) -> tvm.IRModule:
-    x = relax.Var("x", relax.TensorType(list(shape), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(graph(builder.emit, x))
-        builder.emit_func_output(result)
-    return builder.get()
-
-
 def layers(emit, x):
     """Two layers around one backbone, and one around another."""
     x = emit(op.nn.relu(emit(op.add(emit(op.matmul(x, weights(24, 24))), weights(24)))))
     x = emit(op.tanh(emit(op.matmul(x, weights(24, 24)))))
     return op.matmul(x, weights(24, 40))
-
-
-def fused(mod: tvm.IRModule) -> tvm.IRModule:
-    with TARGET:
-        for _, steps in pipeline.phases(TARGET)[:3]:
-            mod = tvm.transform.Sequential(steps)(mod)
-    return mod
 
 
 def tiles(mod: tvm.IRModule) -> dict[str, dict]:
@@ -67,7 +51,7 @@ def tiles(mod: tvm.IRModule) -> dict[str, dict]:
 
 def test_kernels_around_one_backbone_get_one_trace():
     traces = Traces()
-    after = ReplayBackboneSchedule(TARGET, traces)(fused(module(layers, N, 24)))
+    after = ReplayBackboneSchedule(TARGET, traces)(fused(module(layers, (N, 24))))
     found = tiles(after)
     assert len(found) == 3
     same = [decisions for name, decisions in found.items() if "relu" in name or "tanh" in name]
@@ -76,7 +60,7 @@ def test_kernels_around_one_backbone_get_one_trace():
 
 
 def test_the_input_stays():
-    before = fused(module(layers, N, 24))
+    before = fused(module(layers, (N, 24)))
     text = before.script()
     ReplayBackboneSchedule(TARGET)(before)
     assert before.script() == text
@@ -96,7 +80,7 @@ def run(mod: tvm.IRModule, data: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("heights", [(1, 3), (1, 2, 5, 7)])
 def test_a_known_trace_decides_what_is_emitted(heights):
-    mod = fused(module(layers, N, 24))
+    mod = fused(module(layers, (N, 24)))
     traces = Traces()
     for backbone in backbones(mod):
         tile = tile_for(backbone, TARGET)
@@ -119,18 +103,18 @@ def test_a_known_trace_decides_what_is_emitted(heights):
     ],
 )
 def test_each_kind_of_backbone_has_its_tile(graph, shape, kind):
-    (backbone,) = backbones(fused(module(graph, *shape)))
+    (backbone,) = backbones(fused(module(graph, shape)))
     assert isinstance(tile_for(backbone, TARGET), kind)
 
 
 def test_kernels_without_a_backbone_stay_as_they_are():
-    mod = fused(module(lambda emit, x: op.nn.softmax(emit(op.exp(x)), -1), N, 24))
+    mod = fused(module(lambda emit, x: op.nn.softmax(emit(op.exp(x)), -1), (N, 24)))
     tvm.ir.assert_structural_equal(ReplayBackboneSchedule(TARGET)(mod), mod)
 
 
 def test_a_trace_that_does_not_fit_is_refused_with_its_reason():
     """The weights were packed for another width: the kernel still answers, by the generic schedule."""
-    mod = fused(module(lambda emit, x: op.matmul(x, weights(24, 40)), N, 24))
+    mod = fused(module(lambda emit, x: op.matmul(x, weights(24, 40)), (N, 24)))
     (backbone,) = backbones(mod)
     tile = tile_for(backbone, TARGET)
     assert tile is not None

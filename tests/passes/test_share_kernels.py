@@ -4,7 +4,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from tvm_dyn.passes import ShareKernels
-from tvm_dyn.passes.operator_graph import CALL_TIR
+from tvm_dyn.passes.rewriting import CALL_TIR
 
 N = tirx.Var("n", "int64")
 

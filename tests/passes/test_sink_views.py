@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tvm
+from dataflow import module
 from tvm import relax, tirx
 from tvm.relax import op
 
@@ -15,16 +16,6 @@ RNG = np.random.default_rng(0)
 
 def weights(*shape) -> relax.Expr:
     return relax.const(RNG.standard_normal(shape).astype("float32"))
-
-
-def module(graph, *shapes) -> tvm.IRModule:
-    inputs = [relax.Var(f"x{k}", relax.TensorType(list(shape), "float32")) for k, shape in enumerate(shapes)]
-    builder = relax.BlockBuilder()
-    with builder.function("main", inputs):
-        with builder.dataflow():
-            result = builder.emit_output(graph(builder.emit, *inputs))
-        builder.emit_func_output(result)
-    return builder.get()
 
 
 def operators(mod: tvm.IRModule) -> list[str]:

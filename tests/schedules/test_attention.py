@@ -149,9 +149,9 @@ SMALL = [((B, 2, n, 20), "float32") for n in (S, T, T)] + [((S, T), "float32")]
 @pytest.mark.parametrize(
     "tile",
     [
-        AttentionTile(8, 1, 3, 5, 1, 3, 0),
-        AttentionTile(4, 3, 7, 2, 3, 40, 1 << 40),
-        AttentionTile(16, 2, 4, 1, 1, 1, 0),
+        AttentionTile(8, 1, 3, 5, 1, 3),
+        AttentionTile(4, 3, 7, 2, 3, 40),
+        AttentionTile(16, 2, 4, 1, 1, 1),
     ],
 )
 def test_any_tile_is_right(tile, monkeypatch):

@@ -72,7 +72,5 @@ def _evaluate(node: Node) -> list[Any]:
         ],
         [onnx.ValueInfoProto(name=name) for name in proto.output],
     )
-    model = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid(node.proto.domain, node.opset)]
-    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid(node.proto.domain, node.opset)])
     return list(ReferenceEvaluator(model).run(None, feeds))

@@ -99,11 +99,7 @@ class Context:
             return value.expr
         cached = self._tensors.get(id(value))
         if cached is None:
-            expr = (
-                relax.const(value.const, str(value.const.dtype))
-                if value.is_const
-                else self._from_elements(value)
-            )
+            expr = relax.const(value.const, str(value.const.dtype)) if value.is_const else self._from_elements(value)
             if self._branch_depth:  # a binding made inside a branch is not visible outside it
                 return expr
             self._tensors[id(value)] = cached = (value, expr)
@@ -165,9 +161,7 @@ class Context:
         if signed:
             flat = relax.op.add(flat, relax.const(_OFFSET, "int64"))
         symbols = [self.fresh_symbol("v") for _ in range(size)]
-        self.bb.match_cast(
-            self.bb.emit(relax.op.tensor_to_shape(self.bb.emit(flat))), relax.ShapeType(symbols)
-        )
+        self.bb.match_cast(self.bb.emit(relax.op.tensor_to_shape(self.bb.emit(flat))), relax.ShapeType(symbols))
         # Impure, and so a border between dataflow blocks: within one, FuseOps moves users ahead of the match_cast.
         nonnegative = tirx.all(*[symbol >= 0 for symbol in symbols]) if size > 1 else symbols[0] >= 0
         self.bb.emit(assertion(nonnegative, [], f"{self.label}: a run-time extent is negative"))
@@ -254,18 +248,10 @@ class Context:
         if self._only_equal(a, b):
             return self.require_equal(a, b, "dims that broadcast")
         never_one = [self.facts.known_unequal(d, 1) for d in (a, b)]
-        joined = (
-            a
-            if never_one[0]
-            else b
-            if never_one[1]
-            else simplify(broadcast_dim(a, b, self.facts), self.facts)
-        )
+        joined = a if never_one[0] else b if never_one[1] else simplify(broadcast_dim(a, b, self.facts), self.facts)
         if any(self.facts.prove_equal(joined, d) for d in (a, b)) and not any(never_one):
             return joined  # one absorbs the other: they were joined before
-        alternatives = [prim(a) == prim(b)] + [
-            prim(d) == 1 for d, no in zip((a, b), never_one, strict=True) if not no
-        ]
+        alternatives = [prim(a) == prim(b)] + [prim(d) == 1 for d, no in zip((a, b), never_one, strict=True) if not no]
         text = f"{self.label}: dims that broadcast must be equal or 1: {to_text(a)} and {to_text(b)}"
         self.require(tirx.any(*alternatives), [a, b], text)
         self.facts.assume_compatible(a, b)
@@ -292,12 +278,8 @@ class Context:
             if not is_one(dim) and not self.facts.prove_equal(dim, shape[axis + offset])
         ]
         if not unproved:
-            return self.cast_shape(
-                value, [d if is_one(d) else shape[axis + offset] for axis, d in enumerate(own)]
-            )
-        return self.expand(
-            value, [dim if is_one(dim) else shape[axis + offset] for axis, dim in enumerate(own)]
-        )
+            return self.cast_shape(value, [d if is_one(d) else shape[axis + offset] for axis, d in enumerate(own)])
+        return self.expand(value, [dim if is_one(dim) else shape[axis + offset] for axis, dim in enumerate(own)])
 
     def expand(self, value: Value, target: Sequence[Any]) -> Value:
         """Numpy's broadcast_to; an extent is 1 or the target's, decided at run time where it is not known.
@@ -330,11 +312,7 @@ class Context:
         if all(tvm_ffi.structural_equal(prim(a), prim(b)) for a, b in zip(own, shape, strict=True)):
             return value
         # not a match_cast: CanonicalizeBindings recurses without end where `shape` mentions the symbol it replaces
-        return Value(
-            expr=self.bb.emit(
-                relax.op.reshape(self.tensor(value), relax.ShapeExpr([prim(d) for d in shape]))
-            )
-        )
+        return Value(expr=self.bb.emit(relax.op.reshape(self.tensor(value), relax.ShapeExpr([prim(d) for d in shape]))))
 
     def elementwise(self, name: str, function: Callable[..., Any], *values: Value) -> Value:
         """An elementwise kernel with numpy broadcasting: `function` takes and gives scalars as prim expressions."""

@@ -20,9 +20,7 @@ def convert(importer: GraphImporter, node: Node) -> Any:
     if body is None:
         return NotImplemented
     attributes = _attributes(node, body)
-    bound: dict[str, Value | None] = dict(
-        zip(body.input, [*node.inputs, *[None] * len(body.input)], strict=False)
-    )
+    bound: dict[str, Value | None] = dict(zip(body.input, [*node.inputs, *[None] * len(body.input)], strict=False))
     graph = onnx.GraphProto(name=node.op_type)
     for inner in body.node:
         proto = graph.node.add()
@@ -51,9 +49,7 @@ def _body(importer: GraphImporter, node: Node) -> onnx.FunctionProto | None:
         types = [_type(importer, v) for v in node.inputs]
         known = schema.context_dependent_function_opset_versions
         version = max((v for v in known if v <= node.opset), default=max(known))
-        text = schema.get_context_dependent_function_with_opset_version(
-            version, node.proto.SerializeToString(), types
-        )
+        text = schema.get_context_dependent_function_with_opset_version(version, node.proto.SerializeToString(), types)
         return onnx.FunctionProto.FromString(text) if text else None
     if schema.has_function:
         versions = [v for v in schema.function_opset_versions if v <= node.opset]

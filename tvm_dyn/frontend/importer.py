@@ -153,9 +153,7 @@ class GraphImporter:
             raise UnsupportedOperatorError(f"value '{name}' is an optional output that is not supported")
         return value
 
-    def subgraph(
-        self, graph: onnx.GraphProto, bound: Mapping[str, Value | None] | None = None
-    ) -> list[Value]:
+    def subgraph(self, graph: onnx.GraphProto, bound: Mapping[str, Value | None] | None = None) -> list[Value]:
         """The outputs of a nested graph, which sees the values around it; `bound` gives its inputs."""
         outer = self.values
         self.values = ChainMap({**_initializers(graph), **(bound or {})}, outer)
@@ -194,6 +192,4 @@ def _initializers(graph: onnx.GraphProto) -> dict[str, Value | None]:
 def first_line(error: Exception) -> str:
     """The line of an error that says what went wrong."""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error" in line or "heck failed" in line), lines[0])[
-        :400
-    ]
+    return next((line for line in reversed(lines) if "Error" in line or "heck failed" in line), lines[0])[:400]

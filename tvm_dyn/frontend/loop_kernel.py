@@ -30,9 +30,7 @@ def emit_loops(
             name=name,
             dtype=dtypes,
             in_buffers=[tirx.decl_buffer(t.shape, t.dtype, t.op.name, layout=None) for t in tensors],
-            out_buffers=[
-                tirx.decl_buffer(s, d, name, layout=None) for s, d in zip(shapes, dtypes, strict=True)
-            ],
+            out_buffers=[tirx.decl_buffer(s, d, name, layout=None) for s, d in zip(shapes, dtypes, strict=True)],
         )
 
     tensors = [ctx.tensor(v) for v in inputs]

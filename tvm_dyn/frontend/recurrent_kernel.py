@@ -46,9 +46,7 @@ class _Emitter:
         self.recurrence = []
         for number, gates in enumerate(cell.gate_groups):
             panel = panel_width(gates, width)
-            self.recurrence.append(
-                _buffer(f"recurrence{number}", [size, gates * width // panel, hidden, panel])
-            )
+            self.recurrence.append(_buffer(f"recurrence{number}", [size, gates * width // panel, hidden, panel]))
         self.start = _buffer("start", [size, width]) if cell.late_reset else None
         self.peephole = _buffer("peephole", [size, 3 * width]) if cell.peephole else None
         self.lengths = _buffer("lengths", [self.batch], "int32") if cell.has_lengths else None
@@ -126,9 +124,7 @@ class _Sequence:
                 clear,
                 _units(
                     self.cell.hidden,
-                    lambda j: emit.store(
-                        state, emit.load(source, self.direction, self.first + row, j), row, j
-                    ),
+                    lambda j: emit.store(state, emit.load(source, self.direction, self.first + row, j), row, j),
                 ),
             )
 
@@ -165,15 +161,11 @@ class _Sequence:
         cell = self.cell
         update = emit.serial(self.rows, lambda r: self._when_alive(r, step, self._update), "row")
         if cell.rounded:
-            return emit.seq(
-                emit.serial(self.rows, self._round_state, "row"), self._product(0, self.reset, 0), update
-            )
+            return emit.seq(emit.serial(self.rows, self._round_state, "row"), self._product(0, self.reset, 0), update)
         if len(cell.gate_groups) == 1:
             return emit.seq(self._product(0, self.h, 0), update)
         reset = emit.serial(self.rows, lambda r: self._when_alive(r, step, self._early_reset), "row")
-        return emit.seq(
-            self._product(0, self.h, 0), reset, self._product(1, self.reset, 2 * cell.width), update
-        )
+        return emit.seq(self._product(0, self.h, 0), reset, self._product(1, self.reset, 2 * cell.width), update)
 
     def _round_state(self, row: Any) -> tirx.Stmt:
         """reset = the state on 256 levels from its minimum to its maximum, which are widened to hold 0."""
@@ -295,17 +287,13 @@ class _Sequence:
         place = (position, self.direction, self.first + row)
         return emit.seq(
             _vectors(self.cell.width, *steps),
-            _units(
-                self.cell.hidden, lambda j: emit.store(self.owner.y, emit.load(self.h, row, j), *place, j)
-            ),
+            _units(self.cell.hidden, lambda j: emit.store(self.owner.y, emit.load(self.h, row, j), *place, j)),
         )
 
     # A step is a list of assignments to vectors, each with one function of the math library at most: TVM's
     # simplifier takes minutes over the nested polynomials that the functions become.
 
-    def _activated(
-        self, row: Any, position: Any, gate: int, function: _Scalar, peephole: int | None = None
-    ) -> _Scalar:
+    def _activated(self, row: Any, position: Any, gate: int, function: _Scalar, peephole: int | None = None) -> _Scalar:
         """gates[gate] = function(its inputs)."""
 
         def assign(j: Any) -> tirx.Stmt:
@@ -384,9 +372,7 @@ def _vectors(width: int, *bodies: _Scalar) -> tirx.Stmt:
     """The bodies, vector by vector, of every index below a multiple of the vector length."""
 
     def vector(v: Any) -> tirx.Stmt:
-        return emit.seq(
-            *[emit.vectorized(VECTOR, lambda j, body=body: body(v * VECTOR + j)) for body in bodies]
-        )
+        return emit.seq(*[emit.vectorized(VECTOR, lambda j, body=body: body(v * VECTOR + j)) for body in bodies])
 
     return emit.serial(width // VECTOR, vector, "v")
 

@@ -39,7 +39,5 @@ def converter(
 
 def find(op_type: str, opset: int, domain: str = "") -> Converter | None:
     """The converter for an operator at an opset version: the one with the highest `since` that covers it."""
-    entries = [
-        e for e in _TABLE[domain, op_type] if e.since <= opset and (e.until is None or opset <= e.until)
-    ]
+    entries = [e for e in _TABLE[domain, op_type] if e.since <= opset and (e.until is None or opset <= e.until)]
     return max(entries, key=lambda e: e.since).convert if entries else None

@@ -131,9 +131,7 @@ _COMPARE = {"Equal": "==", "Less": "<", "LessOrEqual": "<=", "Greater": ">", "Gr
 @_rule(*_COMPARE)
 def _compare(ctx: Context, node: Node, operands: list[Any]) -> Any:
     dtype = node.data().dtype
-    return np.frompyfunc(lambda a, b: decide(ctx, node.op_type, _prim(a, dtype), _prim(b, dtype)), 2, 1)(
-        *operands
-    )
+    return np.frompyfunc(lambda a, b: decide(ctx, node.op_type, _prim(a, dtype), _prim(b, dtype)), 2, 1)(*operands)
 
 
 def decide(ctx: Context, op_type: str, a: Any, b: Any) -> Any:
@@ -256,9 +254,7 @@ def _slice(ctx: Context, node: Node, operands: list[Any]) -> Any:
     else:
         if any(o is not None and _symbolic(*o.flat) for o in operands[1:]):
             return None
-        starts, ends, axes, steps = (
-            [*(None if o is None else o.reshape(-1) for o in operands[1:]), None, None]
-        )[:4]
+        starts, ends, axes, steps = ([*(None if o is None else o.reshape(-1) for o in operands[1:]), None, None])[:4]
     index = [slice(None)] * operands[0].ndim
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -347,9 +343,7 @@ def _reduce(ctx: Context, node: Node, operands: list[Any]) -> Any:
     result = operands[0]
     for axis in axes:
         result = np.frompyfunc(apply, 2, 1).reduce(result, axis=axis, keepdims=True)
-    return (
-        result if node.attr("keepdims", 1) else np.squeeze(np.asarray(result, dtype=object), axis=tuple(axes))
-    )
+    return result if node.attr("keepdims", 1) else np.squeeze(np.asarray(result, dtype=object), axis=tuple(axes))
 
 
 @_rule("Range")

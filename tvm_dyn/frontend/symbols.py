@@ -36,9 +36,7 @@ class SymbolTable:
     """
 
     def __init__(self, dims: Mapping[str, Dim | int] | None = None):
-        self._facts = {
-            name: Dim(fact, fact) if isinstance(fact, int) else fact for name, fact in (dims or {}).items()
-        }
+        self._facts = {name: Dim(fact, fact) if isinstance(fact, int) else fact for name, fact in (dims or {}).items()}
         self._used_facts: set[str] = set()
         self.symbols: dict[str, Symbol] = {}
         self._by_alias: dict[str, str] = {}
@@ -85,9 +83,7 @@ class SymbolTable:
         unknown = sorted(set(self._facts) - self._used_facts)
         if unknown:
             have = ", ".join(repr(a) for s in self.symbols.values() for a in s.aliases) or "none"
-            raise InvalidDimError(
-                f"no symbolic dim is named {', '.join(map(repr, unknown))}; the model has: {have}"
-            )
+            raise InvalidDimError(f"no symbolic dim is named {', '.join(map(repr, unknown))}; the model has: {have}")
 
     def free(self) -> list[Symbol]:
         """The symbols that are left: not fixed, not replaced."""
@@ -97,9 +93,7 @@ class SymbolTable:
         """A symbol and the expression that it must be for left == right, if one stands linearly in the difference."""
         inputs = {s.var for s in self.free()}
         difference = simplify(left - right)
-        candidates = (
-            [v for v in free_vars(difference) if v in inputs] if set(free_vars(difference)) <= inputs else []
-        )
+        candidates = [v for v in free_vars(difference) if v in inputs] if set(free_vars(difference)) <= inputs else []
         for var in sorted(candidates, key=lambda v: list(self.symbols).index(v.name), reverse=True):
             for solution in (simplify(var - difference), simplify(var + difference)):
                 if var not in free_vars(solution) and _plain(solution):

@@ -42,9 +42,7 @@ for _family in ("elementwise", "nn", "reductions", "shape"):
 _IGNORED_ARGUMENTS = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
 
 
-def import_program(
-    program: torch.export.ExportedProgram, dims: Mapping[str, Dim | int] | None = None
-) -> tvm.IRModule:
+def import_program(program: torch.export.ExportedProgram, dims: Mapping[str, Dim | int] | None = None) -> tvm.IRModule:
     """Turn an exported program into an IRModule with one public function `main`.
 
     The parameters are the program's tensor inputs in order, flattened; weights are constants; the outputs are
@@ -118,11 +116,7 @@ class ProgramImporter:
                 f"the program writes to {', '.join(changed)}: only programs without state are supported"
             )
         names = _output_names(self._program)
-        kept = [
-            (name, value)
-            for name, (spec, value) in zip(names, outputs, strict=True)
-            if not _is_none(spec.arg)
-        ]
+        kept = [(name, value) for name, (spec, value) in zip(names, outputs, strict=True) if not _is_none(spec.arg)]
         return [(name, self._output(value)) for name, value in kept]
 
     def _output(self, value: Any) -> Value:
@@ -236,9 +230,7 @@ def _output_names(program: torch.export.ExportedProgram) -> list[str]:
     for path, position in paths:
         keys = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", "")))) for k in path]
         text = "_".join(keys)
-        names.append(
-            text if keys and not keys[0].isdigit() else f"output_{text}" if text else f"output_{position}"
-        )
+        names.append(text if keys and not keys[0].isdigit() else f"output_{text}" if text else f"output_{position}")
     return names
 
 

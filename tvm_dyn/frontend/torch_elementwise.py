@@ -110,9 +110,7 @@ def leaky_relu(t: TorchContext, self: Value, negative_slope: float = 0.01) -> Va
 
 
 @aten("elu")
-def elu(
-    t: TorchContext, self: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
-) -> Value:
+def elu(t: TorchContext, self: Value, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Value:
     """scale * x above 0, scale * alpha * (exp(input_scale * x) - 1) below."""
     factor = t.value(input_scale, t.dtype)
     result = t.onnx("Elu", t.onnx("Mul", self, factor) if input_scale != 1 else self, alpha=float(alpha))

@@ -356,9 +356,7 @@ def upsample_nearest(t: TorchContext, input: Value, output_size: Any, scale_fact
     )
 
 
-@aten(
-    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec"
-)
+@aten("upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec")
 def upsample_smooth(
     t: TorchContext, input: Value, output_size: Any, align_corners: bool, scale_factors: Any = None
 ) -> Value:

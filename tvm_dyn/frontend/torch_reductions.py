@@ -22,12 +22,8 @@ def reduce(t: TorchContext, op_type: str, value: Value, dim: Dims, keepdim: bool
 
 
 @aten("sum.dim_IntList", "mean.dim", "prod.dim_int")
-def reduce_along(
-    t: TorchContext, self: Value, dim: Dims = None, keepdim: bool = False, dtype: Any = None
-) -> Value:
-    op_type = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}[
-        str(t.node.target).split(".")[1]
-    ]
+def reduce_along(t: TorchContext, self: Value, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    op_type = {"sum": "ReduceSum", "mean": "ReduceMean", "prod": "ReduceProd"}[str(t.node.target).split(".")[1]]
     return reduce(t, op_type, t.cast(self, t.dtype), dim, keepdim)
 
 
@@ -59,9 +55,7 @@ def arg_extremum(t: TorchContext, self: Value, dim: int | None = None, keepdim: 
         if keepdim:
             return NotImplemented
         self, dim = t.onnx("Reshape", self, t.ints([-1])), 0
-    return t.onnx(
-        "ArgMax" if "argmax" in str(t.node.target) else "ArgMin", self, axis=dim, keepdims=int(keepdim)
-    )
+    return t.onnx("ArgMax" if "argmax" in str(t.node.target) else "ArgMin", self, axis=dim, keepdims=int(keepdim))
 
 
 @aten("any", "any.dim", "any.dims", "all", "all.dim", "all.dims")
@@ -72,16 +66,12 @@ def any_all(t: TorchContext, self: Value, dim: Dims = None, keepdim: bool = Fals
 
 
 @aten("var.correction", "std.correction")
-def variance(
-    t: TorchContext, self: Value, dim: Dims = None, correction: Any = 1, keepdim: bool = False
-) -> Value:
+def variance(t: TorchContext, self: Value, dim: Dims = None, correction: Any = 1, keepdim: bool = False) -> Value:
     """Sum of squared deviations over n - correction."""
     centred = t.onnx("Sub", self, reduce(t, "ReduceMean", self, dim, True))
     total = reduce(t, "ReduceSum", t.onnx("Mul", centred, centred), dim, keepdim)
     count = product([t.shape(self)[axis] for axis in t.axes(self, dim)])
-    freedom = t.onnx(
-        "Max", t.onnx("Sub", t.value(count, t.dtype), t.value(correction, t.dtype)), t.value(0, t.dtype)
-    )
+    freedom = t.onnx("Max", t.onnx("Sub", t.value(count, t.dtype), t.value(correction, t.dtype)), t.value(0, t.dtype))
     result = t.onnx("Div", total, freedom)
     return t.onnx("Sqrt", result) if "std" in str(t.node.target) else result
 
@@ -119,16 +109,12 @@ aten("log_softmax.int", "_log_softmax")(_softmax("LogSoftmax"))
 
 
 @aten("topk")
-def topk(
-    t: TorchContext, self: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> list[Value]:
+def topk(t: TorchContext, self: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Value]:
     return t.onnx("TopK", self, t.ints([k]), axis=dim, largest=int(largest), sorted=int(sorted), outputs=2)
 
 
 @aten("sort", "sort.stable")
-def sort(
-    t: TorchContext, self: Value, dim: int = -1, descending: bool = False, stable: bool = False
-) -> list[Value]:
+def sort(t: TorchContext, self: Value, dim: int = -1, descending: bool = False, stable: bool = False) -> list[Value]:
     extent = t.shape(self)[dim]
     return t.onnx("TopK", self, t.ints([extent]), axis=dim, largest=int(descending), sorted=1, outputs=2)
 

@@ -133,9 +133,7 @@ def unbind(t: TorchContext, self: Value, dim: int = 0) -> list[Value]:
 
 
 @aten("slice.Tensor")
-def slice_(
-    t: TorchContext, self: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Value:
+def slice_(t: TorchContext, self: Value, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Value:
     start, end = 0 if start is None else start, INT64_MAX if end is None else end
     if isinstance(start, int) and isinstance(end, int) and start == 0 and end == INT64_MAX and step == 1:
         return self
@@ -217,9 +215,7 @@ def _positions(t: TorchContext, item: Value | None) -> list[Value]:
     return [t.onnx("Gather", found, constant(k, "int64"), axis=0) for k in range(t.ctx.rank(item))]
 
 
-def _take(
-    t: TorchContext, value: Value, indices: dict[int, relax.Expr], shape: list[Any], place: int
-) -> Value:
+def _take(t: TorchContext, value: Value, indices: dict[int, relax.Expr], shape: list[Any], place: int) -> Value:
     dims = t.shape(value)
     rest = [d for axis, d in enumerate(dims) if axis not in indices]
     extents = rest[:place] + shape + rest[place:]
@@ -230,9 +226,7 @@ def _take(
         def at(*position: Any) -> Any:
             inner = position[place : place + len(shape)]
             others = iter(position[:place] + position[place + len(shape) :])
-            picked = [
-                _at(by_axis[a], inner, d) if a in by_axis else next(others) for a, d in enumerate(x.shape)
-            ]
+            picked = [_at(by_axis[a], inner, d) if a in by_axis else next(others) for a, d in enumerate(x.shape)]
             return x(*picked)
 
         return te.compute(extents, at, name="take")

@@ -36,9 +36,7 @@ class ProgramDims:
         self._names = _dim_names(inputs)
         self._table = table
         self._known: dict[str, Any] = {}
-        self.exact: list[
-            tuple[Any, int, str]
-        ] = []  # (dim, divisor, its text): dims that must divide without remainder
+        self.exact: list[tuple[Any, int, str]] = []  # (dim, divisor, its text): dims that must divide without remainder
         dims = [(name, axis, _sympy(dim)) for name, t in inputs for axis, dim in enumerate(t.shape)]
         for name, axis, expr in dims:
             if isinstance(expr, sympy.Symbol) and str(expr) not in self._known:
@@ -61,9 +59,7 @@ class ProgramDims:
         factor: Any = expr.coeff(unknown[0]) if len(unknown) == 1 else sympy.Integer(0)
         rest: Any = sympy.expand(expr - factor * unknown[0])
         if not (factor.is_Integer and factor > 0) or unknown[0] in rest.free_symbols:
-            raise ModelImportError(
-                f"input '{input_name}': the dim {expr} at axis {axis} does not tell {unknown}"
-            )
+            raise ModelImportError(f"input '{input_name}': the dim {expr} at axis {axis} does not tell {unknown}")
         divisor = int(factor) if rest == 0 else 1
         label = self._names.get(str(expr), str(expr))
         fact = self._ranges.get(str(expr), Dim())

@@ -17,9 +17,8 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_dyn.passes.rewriting import CALL_TIR, rewrite_functions
 from tvm_dyn.symbolic import free_vars, substitute
-
-_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
 @tvm.transform.module_pass(opt_level=0, name="AlignPrimFuncShapes")
@@ -30,11 +29,7 @@ class AlignPrimFuncShapes:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        align = _Align(mod)
-        for gv, func in mod.functions.items():
-            if isinstance(func, relax.Function):
-                align.builder_.update_func(gv, align.visit_expr(func))
-        return align.builder_.get()
+        return rewrite_functions(mod, _Align(mod))
 
 
 @mutator
@@ -46,7 +41,7 @@ class _Align(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        callee = call.args[0] if call.op == _CALL_TIR else None
+        callee = call.args[0] if call.op == CALL_TIR else None
         func = self.source.functions.get(callee) if isinstance(callee, tvm.ir.GlobalVar) else None
         if not isinstance(func, tirx.PrimFunc):
             return call

@@ -20,13 +20,11 @@ from tvm.target import Target
 
 from tvm_dyn.hardware import host_target
 from tvm_dyn.passes.channel_axis import ChannelAxes, channel_axes, moved_last
+from tvm_dyn.passes.rewriting import CALL_TIR, RESHAPE, rewrite_functions
 from tvm_dyn.schedules.common import as_int
 from tvm_dyn.schedules.conv import Conv, match
 from tvm_dyn.schedules.packed_weights import pack, pointwise
 from tvm_dyn.schedules.window import NotAWindow, parse
-
-_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
-_RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
 @tvm.transform.module_pass(opt_level=0, name="ChooseLayouts")
@@ -38,11 +36,7 @@ class ChooseLayouts:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         target = self.target or Target.current(allow_none=True) or host_target()
-        chosen = _Chosen(mod, target)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                chosen.builder_.update_func(gv, chosen.visit_expr(func))
-        return relax.transform.DeadCodeElimination()(chosen.builder_.get())
+        return relax.transform.DeadCodeElimination()(rewrite_functions(mod, _Chosen(mod, target)))
 
 
 @mutator
@@ -91,9 +85,9 @@ class _Chosen(PyExprMutator):
         value = binding.value
         if not isinstance(value, relax.Call):
             return None
-        if value.op == _RESHAPE:
+        if value.op == RESHAPE:
             return self._reshaped(value, binding.var)
-        if value.op != _CALL_TIR or not isinstance(value.ty, relax.TensorType):
+        if value.op != CALL_TIR or not isinstance(value.ty, relax.TensorType):
             return None
         gv, operands = value.args[0], list(value.args[1].fields)
         conv = self._conv(gv, operands)

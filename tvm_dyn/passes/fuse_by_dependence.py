@@ -14,9 +14,9 @@ import tvm
 from tvm import relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tvm_dyn.passes.operator_graph import RESHAPE
 from tvm_dyn.passes.outline import outline
 from tvm_dyn.passes.partition_by_backbone import GROUP
+from tvm_dyn.passes.rewriting import RESHAPE, rewrite_functions
 
 _NAME_LENGTH = 80
 
@@ -26,12 +26,8 @@ class FuseByDependence:
     """Follows `PartitionByBackbone`. Kernels that only groups used are gone afterwards."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        outlined = _Outlined(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                outlined.builder_.update_func(gv, outlined.visit_expr(func))
         steps = [relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-        return tvm.transform.Sequential(steps)(outlined.builder_.get())
+        return tvm.transform.Sequential(steps)(rewrite_functions(mod, _Outlined(mod)))
 
 
 @mutator

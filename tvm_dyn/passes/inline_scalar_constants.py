@@ -20,8 +20,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.tirx import PrimFunc
 
 from tvm_dyn.passes.dependence import Work, dependence
-
-_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
+from tvm_dyn.passes.rewriting import CALL_TIR, rewrite_functions
 
 
 @tvm.transform.module_pass(opt_level=0, name="InlineScalarConstants")
@@ -29,11 +28,7 @@ class InlineScalarConstants:
     """Specialise each call_tir for its constant operands of one element; comes after LegalizeOps."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        inlined = _Inlined(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                inlined.builder_.update_func(gv, inlined.visit_expr(func))
-        return inlined.builder_.get()
+        return rewrite_functions(mod, _Inlined(mod))
 
 
 @mutator
@@ -44,21 +39,17 @@ class _Inlined(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        func = self.source.functions.get(call.args[0]) if call.op == _CALL_TIR else None
-        # A tensor that is filled with one number stays one: TVM's simplifier fails on what becomes of comparisons.
-        if not isinstance(func, PrimFunc) or dependence(func).work == Work.MOVE or not _has_root(func):
+        func = self.source.functions.get(call.args[0]) if call.op == CALL_TIR else None
+        if not isinstance(func, PrimFunc) or not isinstance(func.body, s_tir.SBlockRealize):
             return call
         operands = list(call.args[1].fields)
         known = {n: value for n, operand in enumerate(operands) if (value := _scalar(operand)) is not None}
-        if not known:
+        # A tensor that is filled with one number stays one: TVM's simplifier fails on what becomes of comparisons.
+        if not known or dependence(func).work == Work.MOVE:
             return call
         callee = self.builder_.add_func(_specialised(func, known), call.args[0].name_hint)
         rest = relax.Tuple([operand for n, operand in enumerate(operands) if n not in known])
         return relax.Call(call.op, [callee, rest, *call.args[2:]], call.attrs, call.ty_args)
-
-
-def _has_root(func: PrimFunc) -> bool:
-    return isinstance(func.body, s_tir.SBlockRealize)
 
 
 def _scalar(operand: Any) -> tirx.Expr | None:
@@ -66,7 +57,7 @@ def _scalar(operand: Any) -> tirx.Expr | None:
     if not isinstance(operand, GenericConst) or not isinstance(operand.ty, relax.TensorType):
         return None
     if str(operand.ty.dtype) == "bool":
-        return None  # nor on vectors of known truth values
+        return None  # TVM fails on vectors of known truth values
     shape = operand.ty.shape
     dims = list(shape.values) if isinstance(shape, relax.ShapeExpr) else None
     if dims is None or any(not isinstance(d, tirx.IntImm) or d.value != 1 for d in dims):

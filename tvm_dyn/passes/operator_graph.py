@@ -8,9 +8,7 @@ import tvm
 from tvm import relax
 
 from tvm_dyn.passes.dependence import ATTRIBUTE, Backbone, Dependence, Operand, Relation, Work
-
-CALL_TIR = tvm.ir.Op.get("relax.call_tir")
-RESHAPE = tvm.ir.Op.get("relax.reshape")
+from tvm_dyn.passes.rewriting import CALL_TIR, RESHAPE
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,13 +23,12 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_dyn.hardware import host_target
+from tvm_dyn.passes.rewriting import CALL_TIR, rewrite_functions
 from tvm_dyn.schedules import matmul
 from tvm_dyn.schedules.common import as_int, collect, loads
 from tvm_dyn.schedules.indices import simplify_indices
 from tvm_dyn.schedules.matmul_packed import PackedTile
 from tvm_dyn.schedules.matmul_product import Matmul
-
-_CALL_TIR = tvm.ir.Op.get("relax.call_tir")
 
 
 @tvm.transform.module_pass(opt_level=0, name="PackConstantWeights")
@@ -51,11 +50,7 @@ class PackConstantWeights:
             if isinstance(func, relax.Function):
                 calls.visit_expr(func)
         packed = {gv: found for gv in calls.found if (found := _packed(mod[gv], calls.found[gv], target))}
-        packing = _Packing(mod, packed)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                packing.builder_.update_func(gv, packing.visit_expr(func))
-        result = packing.builder_.get()
+        result = rewrite_functions(mod, _Packing(mod, packed))
         for gv in packed:
             del result[gv]
         return result
@@ -98,7 +93,7 @@ class _Calls(PyExprVisitor):
         self.found: dict[GlobalVar, list[list[relax.Expr] | None]] = {}
 
     def visit_call_(self, call: relax.Call) -> None:
-        kernel = call.args[0] if call.op.same_as(_CALL_TIR) else None
+        kernel = call.args[0] if call.op.same_as(CALL_TIR) else None
         for arg in call.args:
             if isinstance(arg, GlobalVar):
                 args = list(call.args[1].fields) if arg.same_as(kernel) else None
@@ -194,7 +189,7 @@ class _Packing(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        packed = self.packed.get(call.args[0]) if call.op.same_as(_CALL_TIR) else None
+        packed = self.packed.get(call.args[0]) if call.op.same_as(CALL_TIR) else None
         if packed is None:
             return call
         operands = list(call.args[1].fields)

@@ -24,6 +24,7 @@ from tvm import relax
 from tvm_dyn.passes.dependence import Backbone, Operand, Relation, Work
 from tvm_dyn.passes.operator_graph import Node, Read, operator_graph
 from tvm_dyn.passes.outline import fuse
+from tvm_dyn.passes.rewriting import rewrite_functions
 from tvm_dyn.schedules import takes_attention
 
 GROUP = "tvm_dyn.group"
@@ -39,11 +40,7 @@ class PartitionByBackbone:
     """Follows `AnnotateDependence`. Attention is one group where the rule for attention takes it."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        numbered = _Numbered(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                numbered.builder_.update_func(gv, numbered.visit_expr(func))
-        return numbered.builder_.get()
+        return rewrite_functions(mod, _Numbered(mod))
 
 
 @relax.expr_functor.mutator

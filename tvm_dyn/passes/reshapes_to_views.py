@@ -15,7 +15,8 @@ import tvm
 from tvm import relax, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-_RESHAPE = tvm.ir.Op.get("relax.reshape")
+from tvm_dyn.passes.rewriting import RESHAPE, rewrite_functions
+
 _OTHERS = [tvm.ir.Op.get(f"relax.{name}") for name in ("expand_dims", "squeeze", "flatten")]
 
 
@@ -24,18 +25,14 @@ class ReshapesToViews:
     """Rewrite the operators that keep all elements in their order, inside and outside dataflow blocks."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        views = _Views(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                views.builder_.update_func(gv, views.visit_expr(func))
-        return views.builder_.get()
+        return rewrite_functions(mod, _Views(mod))
 
 
 @mutator
 class _Views(PyExprMutator):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
-        if isinstance(value, relax.Call) and (value.op == _RESHAPE or value.op in _OTHERS):
+        if isinstance(value, relax.Call) and (value.op == RESHAPE or value.op in _OTHERS):
             source, shape = self.visit_expr(value.args[0]), binding.var.ty.shape
             if isinstance(shape, relax.ShapeExpr) and isinstance(source.ty.shape, relax.ShapeExpr):
                 binding = relax.VarBinding(binding.var, self._reshape(binding.var, source, shape))

@@ -12,6 +12,8 @@ from tvm import relax, tirx
 from tvm.ir import GlobalVar
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tvm_dyn.passes.rewriting import rewrite_functions
+
 
 @tvm.transform.module_pass(opt_level=0, name="ShareKernels")
 class ShareKernels:
@@ -19,10 +21,7 @@ class ShareKernels:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         shared = _Shared(mod, _same_kernels(mod))
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                shared.builder_.update_func(gv, shared.visit_expr(func))
-        result = shared.builder_.get()
+        result = rewrite_functions(mod, shared)
         for gv in shared.kept:
             del result[gv]
         return result

@@ -17,7 +17,9 @@ from tvm import relax
 from tvm.ir import Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-_RESHAPE, _MATMUL = Op.get("relax.reshape"), Op.get("relax.matmul")
+from tvm_dyn.passes.rewriting import RESHAPE, rewrite_functions
+
+_MATMUL = Op.get("relax.matmul")
 _UNARY = [
     Op.get(f"relax.{name}")
     for name in (
@@ -33,11 +35,7 @@ class SinkViews:
     """Rewrite the dataflow blocks of every function; follows `ReshapesToViews`, comes before LegalizeOps."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        sunk = _Sunk(mod)
-        for gv, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                sunk.builder_.update_func(gv, sunk.visit_expr(func))
-        return relax.transform.DeadCodeElimination()(sunk.builder_.get())
+        return relax.transform.DeadCodeElimination()(rewrite_functions(mod, _Sunk(mod)))
 
 
 @mutator
@@ -54,7 +52,7 @@ class _Sunk(PyExprMutator):
             super().visit_var_binding_(binding)
             return
         call = self.visit_expr(call)
-        if call.op == _RESHAPE and isinstance(call.args[0], relax.Var):
+        if call.op == RESHAPE and isinstance(call.args[0], relax.Var):
             source = self.viewed.get(call.args[0], call.args[0])
             if source in self.products:
                 self._view(binding.var, source)

@@ -66,8 +66,7 @@ class ShapeChecker:
         if problem is not None:
             constraint, remedy = problem
             raise InvalidInputError(
-                f"{self._at(*place)}: dim {self._named(name)} is {extent}, {constraint}"
-                f"{self._because(name)}; {remedy}"
+                f"{self._at(*place)}: dim {self._named(name)} is {extent}, {constraint}{self._because(name)}; {remedy}"
             )
 
     def _check_derived(self, dims: dict[str, int], shapes: Sequence[Shape]) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import s_tir
 from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import PrimFunc, Stmt
 
-from tvm_dyn import hardware
 from tvm_dyn.schedules import emit, generic
 from tvm_dyn.schedules.attention_kernel import AttentionKernel
 from tvm_dyn.schedules.attention_match import Attention, match
@@ -18,6 +15,7 @@ from tvm_dyn.schedules.attention_tile import AttentionTile
 from tvm_dyn.schedules.common import collect
 from tvm_dyn.schedules.llvm_transpose import importing
 from tvm_dyn.schedules.stage import top_level
+from tvm_dyn.schedules.tasks import enough_sums, tasks
 
 
 def apply(func: PrimFunc, target: Target) -> Schedule | None:
@@ -38,15 +36,12 @@ def _kernel(found: Attention, tile: AttentionTile, target: Target) -> Stmt:
     """Few queries one by one, others in blocks; over all cores unless one is done before a second wakes up."""
     blocks, row = AttentionKernel(found, tile), AttentionRow(found, tile)
 
-    def loop(extent, task: Callable) -> Stmt:
-        if hardware.cores(target) == 1:
-            return emit.serial(extent, task)
-        return emit.when(blocks.work() >= tile.parallel_work, emit.parallel(extent, task), emit.serial(extent, task))
+    worth = enough_sums(blocks.work())
 
     def in_blocks(size) -> Stmt:
         count = blocks.batch * emit.ceildiv(blocks.queries, size)
-        return loop(count, lambda t: blocks.task(t, size))
+        return tasks(worth, count, lambda t: blocks.task(t, size), target)
 
-    few = loop(blocks.batch * blocks.queries, row.task)
+    few = tasks(worth, blocks.batch * blocks.queries, row.task, target)
     many = emit.bind([blocks.size()], in_blocks)
     return importing(tile.lanes, emit.when(blocks.queries <= tile.rows, few, many))

@@ -22,7 +22,7 @@ class AttentionTile:
 
     lanes: queries in a vector, a power of two; vectors: vectors in a full query block. accumulators: vector registers
     of a register tile, at least as many as vectors. keys: keys in a block. rows: queries up to which each is on its
-    own, with ``row_keys`` keys in a block. parallel_work: multiply-adds below which a call stays on one core.
+    own, with ``row_keys`` keys in a block.
     """
 
     lanes: int
@@ -31,7 +31,6 @@ class AttentionTile:
     keys: int
     rows: int
     row_keys: int
-    parallel_work: int
 
     @staticmethod
     def for_target(target: Target, columns: int) -> AttentionTile:
@@ -45,7 +44,7 @@ class AttentionTile:
         step = registers * 5 // 8
         keys = -(-cache // ((lanes * vectors + columns) * element * step)) * step
         row_keys = cache // (4 * element)
-        return AttentionTile(lanes, vectors, step, keys, lanes // 4, row_keys, hardware.PARALLEL_MIN_BYTES * lanes)
+        return AttentionTile(lanes, vectors, step, keys, lanes // 4, row_keys)
 
 
 def vector_columns(columns: int, lanes: int) -> tuple[list[int], int]:

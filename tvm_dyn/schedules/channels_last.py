@@ -24,6 +24,7 @@ from tvm_dyn.schedules import channels_last_direct, emit, winograd
 from tvm_dyn.schedules.common import as_int, collect, is_reduction, leaf_blocks, loads, stores, uses_var
 from tvm_dyn.schedules.panel import PanelTile
 from tvm_dyn.schedules.replay import decided
+from tvm_dyn.schedules.tasks import enough_sums
 from tvm_dyn.schedules.window import Axis, Epilogue, NotAWindow, parse_epilogue, slopes, unpad
 
 
@@ -94,8 +95,8 @@ def body(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
     What is left for the latter are maps of a few pixels then, on one core.
     """
     if int(conv.weight.shape[1]) == conv.taps:
-        return channels_last_direct.kernel(conv, tile, conv.sums, target)
-    direct = channels_last_direct.kernel(conv, tile, emit.const(0), target)
+        return channels_last_direct.kernel(conv, tile, enough_sums(conv.sums), target)
+    direct = channels_last_direct.kernel(conv, tile, False, target)
     return emit.when(winograd.pays(conv), winograd.kernel(conv, tile, target), direct)
 
 

@@ -7,6 +7,7 @@ padding, work goes in bands of rows (of images, where these are small), each of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm import tirx
@@ -16,7 +17,8 @@ from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.panel import PanelTile, each_panel, product, tasks
+from tvm_dyn.schedules.panel import PanelTile, each_panel, product
+from tvm_dyn.schedules.tasks import tasks
 
 if TYPE_CHECKING:
     from tvm_dyn.schedules.channels_last import LastConv
@@ -25,293 +27,263 @@ Source = Callable[[Expr], Expr]
 """Offset in (padded) data of the band -> an element."""
 
 
-def kernel(conv: LastConv, tile: PanelTile, work: Expr, target: Target) -> Stmt:
-    """The whole convolution; ``work`` tells whether it goes to several cores (see `tasks`)."""
-    if any(axis.before or axis.after for axis in conv.axes):
-        return _padded(conv, tile, work, target)
-    return _plain(conv, tile, work, target)
+def kernel(conv: LastConv, tile: PanelTile, worth: Expr | bool, target: Target) -> Stmt:
+    """The whole convolution, on several cores where it is ``worth`` them (see `tasks`)."""
+    padded = any(axis.before or axis.after for axis in conv.axes)
+    return (_Padded if padded else _Direct)(conv, tile, worth, target).emit()
 
 
-def _plain(conv: LastConv, tile: PanelTile, work: Expr, target: Target) -> Stmt:
+@dataclass(frozen=True)
+class _Band:
+    """Pixels ``first`` to ``last`` in the order of the result, counted from row ``y`` of image ``n``.
+
+    height, width: extents of its rows of the result. rows, pitch: of its (padded) data, in pixels.
+    """
+
+    n: Expr
+    y: Expr
+    height: Expr
+    width: Expr
+    rows: Expr
+    pitch: Expr
+    first: Expr
+    last: Expr
+    source: Source
+
+
+class _Direct:
     """Without padding: the data as it is, in one band; a task takes a few tiles of pixels."""
-    batch, height, width, _ = conv.extents
-    rows, pitch = (axis.in_extent for axis in conv.axes)
-    zero = emit.const(0)
-    pixels = emit.product([batch, height, width])
-    per_task = tile.rows * _tiles_per_task(conv, tile, target)
 
-    def task(index: Expr) -> Stmt:
-        start = index * per_task
-        return emit.bind(
-            [start, tirx.min(start + per_task, pixels)],
-            lambda first, last: _band(
-                conv,
-                tile,
-                _Geometry(height, width, rows, pitch),
-                zero,
-                zero,
-                first,
-                last,
-                lambda offset: conv.data[(zero, zero, zero, offset)],
-            ),
-        )
+    def __init__(self, conv: LastConv, tile: PanelTile, worth: Expr | bool, target: Target):
+        self.conv, self.tile, self.worth, self.target = conv, tile, worth, target
+        self.budget = hardware.cache_bytes(target, 2) // 2 // hardware.dtype_bytes(conv.dtype)
 
-    return tasks(work, emit.ceildiv(pixels, per_task), task, target)
+    def emit(self) -> Stmt:
+        batch, height, width, _ = self.conv.extents
+        rows, pitch = (axis.in_extent for axis in self.conv.axes)
+        zero = emit.const(0)
+        pixels = emit.product([batch, height, width])
+        per_task = self.tile.rows * self._tiles_per_task()
 
+        def source(offset: Expr) -> Expr:
+            return self.conv.data[(zero, zero, zero, offset)]
 
-def _tiles_per_task(conv: LastConv, tile: PanelTile, target: Target) -> int:
-    """As many as read about half of the second-level cache, which every panel of weights then meets."""
-    read = conv.channels * conv.axes[0].stride * conv.axes[1].stride * hardware.dtype_bytes(conv.dtype)
-    return max(hardware.cache_bytes(target, 2) // 2 // (read * tile.rows), 1)
-
-
-class _Geometry:
-    """Extents of the result's rows, and rows and pitch of the (padded) data, in pixels."""
-
-    def __init__(self, height: Expr, width: Expr, rows: Expr, pitch: Expr):
-        self.height, self.width, self.rows, self.pitch = height, width, rows, pitch
-
-
-def _padded(conv: LastConv, tile: PanelTile, work: Expr, target: Target) -> Stmt:
-    batch, height, width, _ = conv.extents
-    down, across = conv.axes
-    reach = (down.kernel - 1) * down.dilation + 1
-    # a row of windows ends here, whatever padding the stride leaves unused
-    pitch = emit.simplify((width - 1) * across.stride + (across.kernel - 1) * across.dilation + 1)
-    budget = hardware.cache_bytes(target, 2) // 2 // hardware.dtype_bytes(conv.dtype)
-    cores = hardware.cores(target)
-
-    def plan(line: Expr, whole: Expr) -> Stmt:
-        # images that fit the budget go together, rows of an image otherwise
-        images = tirx.max(tirx.min(emit.quotient(emit.const(budget), whole), emit.ceildiv(batch, cores)), emit.const(1))
-        share = tirx.min(
-            emit.quotient(emit.const(budget), line * down.stride),
-            emit.ceildiv(height * batch, cores),
-        )
-        rows = tirx.min(tirx.max(share, emit.const(1)), height)
-        rows = tirx.Select(images > 1, height, tirx.max(rows, emit.const(1)))
-        return emit.bind(
-            [images, rows], lambda images, rows: _bands(conv, tile, work, target, line, images, rows, reach)
-        )
-
-    line = pitch * conv.channels
-    whole = tirx.max(((height - 1) * down.stride + reach) * line, emit.const(1))
-    return emit.bind([tirx.max(line, emit.const(1)), whole], plan)
-
-
-def _bands(
-    conv: LastConv, tile: PanelTile, work: Expr, target: Target, line: Expr, images: Expr, rows: Expr, reach: int
-) -> Stmt:
-    batch, height, width, _ = conv.extents
-    down, across = conv.axes
-    per_image = emit.ceildiv(height, rows)
-
-    def task(index: Expr) -> Stmt:
-        def band(group: Expr, part: Expr) -> Stmt:
-            first_image, first_row = group * images, part * rows
+        def task(index: Expr) -> Stmt:
+            start = index * per_task
             return emit.bind(
-                [first_image, tirx.min(images, batch - first_image), first_row, tirx.min(rows, height - first_row)],
-                lambda n, count, y, h: emit.bind(
-                    [(h - 1) * down.stride + reach], lambda stored: one(n, count, y, h, stored)
-                ),
+                [start, tirx.min(start + per_task, pixels)],
+                lambda first, last: self.band(_Band(zero, zero, height, width, rows, pitch, first, last, source)),
             )
 
-        return emit.bind(emit.unflatten(index, [emit.ceildiv(batch, images), per_image]), band)
+        return tasks(self.worth, emit.ceildiv(pixels, per_task), task, self.target)
 
-    def one(n: Expr, count: Expr, y: Expr, h: Expr, stored: Expr) -> Stmt:
-        budget = hardware.cache_bytes(target, 2) // 2 // hardware.dtype_bytes(conv.dtype)
-        pitch = emit.simplify((width - 1) * across.stride + (across.kernel - 1) * across.dilation + 1)
-        size = emit.simplify(tirx.max(pitch, emit.const(1)) * (conv.channels * (reach + down.stride)) + 2 * budget)
+    def _tiles_per_task(self) -> int:
+        """As many as read about half of the second-level cache, which every panel of weights then meets."""
+        down, across = self.conv.axes
+        return max(self.budget // (self.conv.channels * down.stride * across.stride * self.tile.rows), 1)
 
-        def body(padded) -> Stmt:
-            geometry = _Geometry(h, width, stored, pitch)
-            return emit.seq(
-                _fill(conv, tile.lanes, padded, n, count, y * down.stride - down.before, stored, line),
-                emit.bind(
-                    [count * h * width],
-                    lambda pixels: _band(
-                        conv, tile, geometry, n, y, emit.const(0), pixels, lambda offset: padded[offset]
-                    ),
-                ),
+    def band(self, band: _Band) -> Stmt:
+        """All filters of a band."""
+        size = self.tile.rows
+
+        def panel(p: Expr, columns: int) -> Stmt:
+            return emit.serial(
+                emit.ceildiv(band.last - band.first, size),
+                lambda t: emit.bind([band.first + t * size], lambda start: self._tile(band, start, p, columns)),
+                "tile",
             )
 
-        return emit.scratch([([size], conv.dtype)], body)
+        return each_panel(self.conv.filters, self.conv.columns, panel)
 
-    return tasks(work, emit.ceildiv(batch, images) * per_image, task, target)
+    def _tile(self, band: _Band, start: Expr, p: Expr, columns: int) -> Stmt:
+        conv, by_row = self.conv, self.conv.by_row()
 
-
-def _fill(
-    conv: LastConv, lanes: int, padded: Buffer, first: Expr, count: Expr, top: Expr, stored: Expr, line: Expr
-) -> Stmt:
-    """Copy ``stored`` rows from row ``top`` on of ``count`` images, with zeros around them."""
-    down, across = conv.axes
-    channels = conv.channels
-    zero = tirx.const(0.0, conv.dtype)
-    left = across.before * channels
-
-    def row(index: Expr) -> Stmt:
-        def at(image: Expr, r: Expr) -> Stmt:
-            def inside(start: Expr, source: Expr, length: Expr) -> Stmt:
-                return emit.seq(
-                    emit.serial(left, lambda j: emit.store(padded, zero, start + j), "j"),
-                    emit.chunks(
-                        length,
-                        lanes,
-                        lambda j: emit.store(
-                            padded, conv.data[(first + image, source, emit.const(0), j)], start + left + j
-                        ),
-                    ),
-                    emit.serial(
-                        line - left - length, lambda j: emit.store(padded, zero, start + left + length + j), "j"
-                    ),
-                )
-
-            return emit.bind(
-                [index * line, top + r, tirx.min(across.in_extent * channels, line - left)],
-                lambda start, source, length: emit.when(
-                    tirx.all(source >= 0, source < down.in_extent, length > 0),
-                    inside(start, source, length),
-                    emit.chunks(line, lanes, lambda j: emit.store(padded, zero, start + j)),
-                ),
-            )
-
-        return emit.bind(emit.unflatten(index, [count, stored]), at)
-
-    return emit.serial(count * stored, row, "row")
-
-
-def _band(
-    conv: LastConv,
-    tile: PanelTile,
-    geometry: _Geometry,
-    n: Expr,
-    y: Expr,
-    first: Expr,
-    last: Expr,
-    source: Source,
-) -> Stmt:
-    """Pixels ``first`` to ``last`` in the order of the result, counted from row ``y`` of image ``n``; all filters."""
-
-    def panel(p: Expr, columns: int) -> Stmt:
-        def some(start: Expr) -> Stmt:
-            return emit.bind([start], lambda start: _tile(conv, tile, geometry, n, y, start, last, p, columns, source))
-
-        return emit.serial(emit.ceildiv(last - first, tile.rows), lambda t: some(first + t * tile.rows), "tile")
-
-    return each_panel(conv.filters, conv.columns, panel)
-
-
-def _tile(
-    conv: LastConv,
-    tile: PanelTile,
-    geometry: _Geometry,
-    n: Expr,
-    y: Expr,
-    start: Expr,
-    last: Expr,
-    p: Expr,
-    columns: int,
-    source: Source,
-) -> Stmt:
-    by_row = conv.by_row()
-
-    def at(offsets: Buffer) -> Stmt:
-        def write(i: Expr, first: Expr, width: int, value) -> Stmt:
-            pixel = tirx.min(start + i, last - 1)
+        def write(i: Expr, first: Expr, width: int, value: Callable[[Expr], Expr]) -> Stmt:
             column = p * conv.columns + first
 
             def stored(pixel: Expr) -> Stmt:
                 def element(where: list[Expr]) -> Stmt:
                     def lane(j: Expr) -> Stmt:
-                        where_f = [*where, column + j]
-                        to = [n, y, pixel, column + j]
-                        return emit.store(conv.result, conv.epilogue(value(j), where_f), *to)
+                        to = [band.n, band.y, pixel, column + j]
+                        return emit.store(conv.result, conv.epilogue(value(j), [*where, column + j]), *to)
 
                     return emit.vectorized(width, lane)
 
                 if by_row:
-                    return element([n, y, pixel])
-                extents = [emit.const(1), geometry.height, geometry.width]
+                    return element([band.n, band.y, pixel])
                 return emit.bind(
-                    emit.unflatten(pixel, extents),
-                    lambda image, row, x: emit.bind([n + image, y + row], lambda a, b: element([a, b, x])),
+                    emit.unflatten(pixel, [emit.const(1), band.height, band.width]),
+                    lambda image, row, x: emit.bind([band.n + image, band.y + row], lambda n, y: element([n, y, x])),
                 )
 
-            return emit.bind([pixel], stored)
+            return emit.bind([tirx.min(start + i, band.last - 1)], stored)
 
-        return product(
-            tile, tile.rows, conv.dtype, columns, lambda run: _steps(conv, geometry, offsets, p, source, run), write
+        return self._offsets(
+            band,
+            start,
+            lambda offsets: product(
+                self.tile, self.tile.rows, conv.dtype, columns, lambda run: self._steps(band, offsets, p, run), write
+            ),
         )
 
-    return _offsets(conv, tile.rows, geometry, start, last, at)
+    def _offsets(self, band: _Band, start: Expr, body: Callable[[Buffer], Stmt]) -> Stmt:
+        """Where the windows of a tile's pixels start; pixels beyond the last one repeat it.
 
+        They go through memory: TVM would put one definition into the next, at exponential length.
+        """
+        down, across = self.conv.axes
+        channels = self.conv.channels
+        line = band.pitch * (down.stride * channels)
 
-def _offsets(
-    conv: LastConv, rows: int, geometry: _Geometry, start: Expr, last: Expr, body: Callable[[Buffer], Stmt]
-) -> Stmt:
-    """Where the windows of a tile's pixels start; pixels beyond the last one repeat it.
+        def walk(table: Buffer, at: Buffer) -> Stmt:
+            def go(n: int, value: Expr | int) -> Stmt:
+                return emit.store(at, value, n)
 
-    They go through memory: TVM would put one definition into the next, at exponential length.
-    """
-    down, across = conv.axes
-    channels = conv.channels
-    line = geometry.pitch * (down.stride * channels)
-
-    def walk(table: Buffer, at: Buffer) -> Stmt:
-        def go(n: int, value: Expr | int) -> Stmt:
-            return emit.store(at, value, n)
-
-        next_image = go(0, at[0] + (geometry.rows - geometry.height * down.stride) * geometry.pitch * channels)
-        next_row = emit.seq(
-            go(0, at[0] + (line - geometry.width * (across.stride * channels))),
-            go(1, emit.const(0)),
-            go(2, at[2] + 1),
-            emit.when(at[2].equal(geometry.height), emit.seq(next_image, go(2, emit.const(0)))),
-        )
-
-        def pixel(i: Expr) -> Stmt:
-            ahead = emit.seq(
-                go(0, at[0] + across.stride * channels),
-                go(1, at[1] + 1),
-                emit.when(at[1].equal(geometry.width), next_row),
+            next_image = go(0, at[0] + (band.rows - band.height * down.stride) * band.pitch * channels)
+            next_row = emit.seq(
+                go(0, at[0] + (line - band.width * (across.stride * channels))),
+                go(1, emit.const(0)),
+                go(2, at[2] + 1),
+                emit.when(at[2].equal(band.height), emit.seq(next_image, go(2, emit.const(0)))),
             )
-            return emit.seq(emit.store(table, at[0], i), emit.when(start + i + 1 < last, ahead))
 
-        def begin(image: Expr, row: Expr, x: Expr) -> Stmt:
-            offset = ((image * geometry.rows + row * down.stride) * geometry.pitch + x * across.stride) * channels
+            def pixel(i: Expr) -> Stmt:
+                ahead = emit.seq(
+                    go(0, at[0] + across.stride * channels),
+                    go(1, at[1] + 1),
+                    emit.when(at[1].equal(band.width), next_row),
+                )
+                return emit.seq(emit.store(table, at[0], i), emit.when(start + i + 1 < band.last, ahead))
+
+            def begin(image: Expr, row: Expr, x: Expr) -> Stmt:
+                offset = ((image * band.rows + row * down.stride) * band.pitch + x * across.stride) * channels
+                pixels = emit.serial(self.tile.rows, pixel, "i")
+                return emit.seq(go(0, offset), go(1, x), go(2, row), pixels, body(table))
+
+            return emit.bind(emit.unflatten(start, [emit.const(1), band.height, band.width]), begin)
+
+        return emit.scratch([([self.tile.rows], "int64"), ([3], "int64")], walk)
+
+    def _steps(self, band: _Band, offsets: Buffer, p: Expr, run: Callable[..., Stmt]) -> Stmt:
+        """Taps in order; those of a row that follow one another in memory in one stretch with the channels."""
+        down, across = self.conv.axes
+        channels = self.conv.channels
+        stretch = across.kernel if across.dilation == 1 else 1
+
+        def from_tap(ry: Expr, rx: Expr) -> Stmt:
+            lead = (ry * down.dilation * band.pitch + rx * across.dilation) * channels
+
+            def stretch_of(lead: Expr, tap: Expr) -> Stmt:
+                return run(
+                    lambda i, k: band.source(offsets[i] + (lead + k)),
+                    lambda k, j: self.conv.weight[(p, tap, k, j)],
+                    stretch * channels,
+                )
+
+            return emit.bind([lead, ry * across.kernel + rx], stretch_of)
+
+        return emit.serial(
+            down.kernel,
+            lambda ry: emit.serial(across.kernel // stretch, lambda rx: from_tap(ry, rx), "rx"),
+            "ry",
+        )
+
+
+class _Padded(_Direct):
+    """With padding: bands of rows, or of whole images where these are small, each copied with zeros around it."""
+
+    def __init__(self, conv: LastConv, tile: PanelTile, worth: Expr | bool, target: Target):
+        super().__init__(conv, tile, worth, target)
+        down, across = conv.axes
+        self.reach = (down.kernel - 1) * down.dilation + 1
+        # a row of windows ends here, whatever padding the stride leaves unused
+        pitch = (conv.extents[2] - 1) * across.stride + (across.kernel - 1) * across.dilation + 1
+        self.pitch = emit.simplify(pitch)
+
+    def emit(self) -> Stmt:
+        batch, height, _, _ = self.conv.extents
+        stride, cores = self.conv.axes[0].stride, hardware.cores(self.target)
+        one, budget = emit.const(1), emit.const(self.budget)
+
+        def plan(line: Expr, whole: Expr) -> Stmt:
+            # images that fit the budget go together, rows of an image otherwise
+            images = tirx.max(tirx.min(emit.quotient(budget, whole), emit.ceildiv(batch, cores)), one)
+            share = tirx.min(emit.quotient(budget, line * stride), emit.ceildiv(height * batch, cores))
+            rows = tirx.max(tirx.min(tirx.max(share, one), height), one)
+            rows = tirx.Select(images > 1, height, rows)
+            return emit.bind([images, rows], lambda images, rows: self._bands(line, images, rows))
+
+        line = self.pitch * self.conv.channels
+        whole = tirx.max(((height - 1) * stride + self.reach) * line, one)
+        return emit.bind([tirx.max(line, one), whole], plan)
+
+    def _bands(self, line: Expr, images: Expr, rows: Expr) -> Stmt:
+        batch, height, _, _ = self.conv.extents
+        stride = self.conv.axes[0].stride
+
+        def task(index: Expr) -> Stmt:
+            def band(group: Expr, part: Expr) -> Stmt:
+                n, y = group * images, part * rows
+                return emit.bind(
+                    [n, tirx.min(images, batch - n), y, tirx.min(rows, height - y)],
+                    lambda n, count, y, h: emit.bind(
+                        [(h - 1) * stride + self.reach], lambda stored: self._copied(line, n, count, y, h, stored)
+                    ),
+                )
+
+            return emit.bind(emit.unflatten(index, [emit.ceildiv(batch, images), emit.ceildiv(height, rows)]), band)
+
+        return tasks(self.worth, emit.ceildiv(batch, images) * emit.ceildiv(height, rows), task, self.target)
+
+    def _copied(self, line: Expr, n: Expr, count: Expr, y: Expr, h: Expr, stored: Expr) -> Stmt:
+        """``h`` rows of the result from row ``y`` on of ``count`` images, which take ``stored`` rows of data."""
+        down, width = self.conv.axes[0], self.conv.extents[2]
+        line_most = tirx.max(self.pitch, emit.const(1)) * (self.conv.channels * (self.reach + down.stride))
+        size = emit.simplify(line_most + 2 * self.budget)
+
+        def body(padded: Buffer) -> Stmt:
+            def band(pixels: Expr) -> Stmt:
+                zero = emit.const(0)
+                return self.band(_Band(n, y, h, width, stored, self.pitch, zero, pixels, lambda offset: padded[offset]))
+
             return emit.seq(
-                go(0, offset),
-                go(1, x),
-                go(2, row),
-                emit.serial(rows, pixel, "i"),
-                body(table),
+                self._fill(padded, line, n, count, y * down.stride - down.before, stored),
+                emit.bind([count * h * width], band),
             )
 
-        return emit.bind(emit.unflatten(start, [emit.const(1), geometry.height, geometry.width]), begin)
+        return emit.scratch([([size], self.conv.dtype)], body)
 
-    return emit.scratch([([rows], "int64"), ([3], "int64")], walk)
+    def _fill(self, padded: Buffer, line: Expr, first: Expr, count: Expr, top: Expr, stored: Expr) -> Stmt:
+        """Copy ``stored`` rows from row ``top`` on of ``count`` images, with zeros around them."""
+        down, across = self.conv.axes
+        channels, lanes = self.conv.channels, self.tile.lanes
+        left = across.before * channels
 
+        def clear(at: Expr) -> Stmt:
+            return emit.store(padded, tirx.const(0.0, self.conv.dtype), at)
 
-def _steps(conv: LastConv, geometry: _Geometry, offsets: Buffer, p: Expr, source: Source, run) -> Stmt:
-    """Taps in order; those of a row that follow one another in memory in one stretch with the channels."""
-    down, across = conv.axes
-    channels = conv.channels
-    stretch = across.kernel if across.dilation == 1 else 1
+        def row(index: Expr) -> Stmt:
+            def at(image: Expr, r: Expr) -> Stmt:
+                def inside(start: Expr, source: Expr, length: Expr) -> Stmt:
+                    def element(j: Expr) -> Stmt:
+                        value = self.conv.data[(first + image, source, emit.const(0), j)]
+                        return emit.store(padded, value, start + left + j)
 
-    def from_tap(ry: Expr, rx: Expr) -> Stmt:
-        lead = (ry * down.dilation * geometry.pitch + rx * across.dilation) * channels
+                    return emit.seq(
+                        emit.serial(left, lambda j: clear(start + j), "j"),
+                        emit.chunks(length, lanes, element),
+                        emit.serial(line - left - length, lambda j: clear(start + left + length + j), "j"),
+                    )
 
-        def stretch_of(lead: Expr, tap: Expr) -> Stmt:
-            return run(
-                lambda i, k: source(offsets[i] + (lead + k)),
-                lambda k, j: conv.weight[(p, tap, k, j)],
-                stretch * channels,
-            )
+                return emit.bind(
+                    [index * line, top + r, tirx.min(across.in_extent * channels, line - left)],
+                    lambda start, source, length: emit.when(
+                        tirx.all(source >= 0, source < down.in_extent, length > 0),
+                        inside(start, source, length),
+                        emit.chunks(line, lanes, lambda j: clear(start + j)),
+                    ),
+                )
 
-        return emit.bind([lead, ry * across.kernel + rx], stretch_of)
+            return emit.bind(emit.unflatten(index, [count, stored]), at)
 
-    return emit.serial(
-        down.kernel,
-        lambda ry: emit.serial(across.kernel // stretch, lambda rx: from_tap(ry, rx), "rx"),
-        "ry",
-    )
+        return emit.serial(count * stored, row, "row")

@@ -19,8 +19,8 @@ from tvm.tirx import Buffer, IterVar, PrimFunc, Stmt
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, is_reduction, leaf_blocks, loads, same_exprs, stores, substitute
-from tvm_dyn.schedules.panel import tasks
 from tvm_dyn.schedules.replay import decided
+from tvm_dyn.schedules.tasks import enough_sums, tasks
 from tvm_dyn.schedules.window import Axis, Epilogue, NotAWindow, parse_epilogue, slopes, unpad
 
 _NEUTRAL = {tirx.Add: 0.0, tirx.Max: -float("inf"), tirx.Min: float("inf")}
@@ -209,7 +209,8 @@ def kernel(found: LastSliding, tile: SlidingTile, target: Target) -> Stmt:
         )
 
     work = emit.product([batch, height, width, channels, down.kernel * across.kernel])
-    return tasks(work, batch * height, lambda i: emit.bind(emit.unflatten(i, [batch, height]), row), target)
+    each = batch * height
+    return tasks(enough_sums(work), each, lambda i: emit.bind(emit.unflatten(i, [batch, height]), row), target)
 
 
 def _clipped(origin: Expr, axis: Axis, body: Callable[[Expr, Expr], Stmt]) -> Stmt:

@@ -27,6 +27,7 @@ from tvm_dyn.schedules.common import as_int, collect, loads, substitute, uses_va
 from tvm_dyn.schedules.pixel import dot_products
 from tvm_dyn.schedules.planes import Planes
 from tvm_dyn.schedules.replay import decided
+from tvm_dyn.schedules.tasks import enough_elements, tasks
 from tvm_dyn.schedules.tiles import Product, Tile, cover, staged, tile_product
 from tvm_dyn.schedules.window import NotAWindow, Window, parse
 
@@ -114,14 +115,18 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     tile = decided(func, Tile.choose(product.per_group, conv.dtype, target))
 
     def everywhere() -> Stmt:
-        return staged(product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, *band))
+        return staged(
+            product, tile, target, lambda *band: write_rows(conv.window, conv.filters, tile.lanes, target, *band)
+        )
 
     if not all(axis.is_pointwise for axis in conv.window.axes):
         return emit.kernel(func, everywhere())
     pixels = emit.simplify(emit.product([axis.out_extent for axis in conv.window.axes]))
     if as_int(pixels) == 1:
-        return emit.kernel(func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc)))
-    return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels), everywhere()))
+        return emit.kernel(
+            func, dot_products(product, tile.lanes, lambda n, f, acc: _write_pixel(conv, n, f, acc), target)
+        )
+    return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels, target), everywhere()))
 
 
 def choose_tile(func: PrimFunc, target: Target) -> Tile | None:
@@ -139,7 +144,7 @@ def _write_pixel(conv: Conv, n: Expr, f: Expr, acc: Expr) -> Stmt:
     return emit.store(conv.window.result, conv.window.epilogue(acc, at), *at)
 
 
-def _in_place(conv: Conv, tile: Tile, pixels: Expr) -> Stmt:
+def _in_place(conv: Conv, tile: Tile, pixels: Expr, target: Target) -> Stmt:
     """Pointwise: data and result are rows of ``pixels`` elements, at least one vector long.
 
     A pixel is addressed through the last coordinate alone, as rows of an image follow one another in memory.
@@ -163,7 +168,7 @@ def _in_place(conv: Conv, tile: Tile, pixels: Expr) -> Stmt:
 
         return emit.bind([tirx.min(first, pixels - vectors * tile.lanes)], at)
 
-    return emit.bind([pixels], lambda pixels: cover(product, tile, product.batch, pixels, body))
+    return emit.bind([pixels], lambda pixels: cover(product, tile, product.batch, pixels, body, target))
 
 
 def _pixel_coordinates(conv: Conv, rank: int) -> Callable[[Expr], list[Expr]]:
@@ -190,7 +195,7 @@ def _pixel_coordinates(conv: Conv, rank: int) -> Callable[[Expr], list[Expr]]:
 
 
 def write_rows(
-    window: Window, filters: int, lanes: int, layout: Planes, sums: emit.At, first: Expr, count: Expr
+    window: Window, filters: int, lanes: int, target: Target, layout: Planes, sums: emit.At, first: Expr, count: Expr
 ) -> Stmt:
     """Rows of sums to rows of the result, through the epilogue."""
 
@@ -207,4 +212,7 @@ def write_rows(
 
         return layout.output_row(first + row, line)
 
-    return emit.parallel(count * filters, lambda index: emit.bind(emit.unflatten(index, [filters, count]), write))
+    worth = enough_elements(count * layout.pitch * filters, str(window.result.dtype))
+    return tasks(
+        worth, count * filters, lambda index: emit.bind(emit.unflatten(index, [filters, count]), write), target
+    )

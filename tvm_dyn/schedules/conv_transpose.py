@@ -12,6 +12,7 @@ tap ``first(a) + s*t`` of the (flipped) kernel, where ``first(a) = (p - a) mod s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from tvm import s_tir, tirx
@@ -20,9 +21,11 @@ from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import Buffer, PrimFunc, Stmt
 
+from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, is_reduction, leaf_blocks, loads, stores, substitute
 from tvm_dyn.schedules.planes import Planes
+from tvm_dyn.schedules.tasks import enough_elements, tasks
 from tvm_dyn.schedules.tiles import Product, Tile, staged
 from tvm_dyn.schedules.window import Axis, Epilogue, NotAWindow, parse_epilogue, unpad
 
@@ -137,8 +140,8 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         product = conv.product(weights)
         tile = Tile.choose(product.per_group, conv.dtype, target)
         return emit.seq(
-            _sort_weights(conv, weights),
-            staged(product, tile, target, lambda *band: _write_rows(conv, *band)),
+            _sort_weights(conv, weights, target),
+            staged(product, tile, target, lambda *band: _write_rows(conv, target, *band)),
         )
 
     size = conv.residues * conv.filters * conv.channels
@@ -255,7 +258,7 @@ def _check_reads(conv: Transposed, data: TensorLoad, kernel: TensorLoad, spatial
             raise NotAWindow
 
 
-def _sort_weights(conv: Transposed, weights: emit.At) -> Stmt:
+def _sort_weights(conv: Transposed, weights: emit.At, target: Target) -> Stmt:
     """``weights[residue*filters + f, c, t]``: flipped tap ``first(residue) + stride*t``, or zero."""
     per_group = conv.filters // conv.groups
 
@@ -279,12 +282,16 @@ def _sort_weights(conv: Transposed, weights: emit.At) -> Stmt:
         return emit.serial(conv.channels, lambda c: loops(conv.taps, [], c), "c")
 
     where = [conv.residues, conv.groups, per_group]
-    return emit.parallel(
-        emit.const(conv.residues * conv.filters), lambda index: emit.bind(emit.unflatten(index, where), task)
+    weight = math.prod(int(extent) for extent in conv.weight.shape)
+    return tasks(
+        weight >= hardware.PARALLEL_MIN_BYTES // hardware.dtype_bytes(conv.dtype),
+        emit.const(conv.residues * conv.filters),
+        lambda index: emit.bind(emit.unflatten(index, where), task),
+        target,
     )
 
 
-def _write_rows(conv: Transposed, layout: Planes, sums: emit.At, first: Expr, count: Expr) -> Stmt:
+def _write_rows(conv: Transposed, target: Target, layout: Planes, sums: emit.At, first: Expr, count: Expr) -> Stmt:
     """Rows of sums, one per residue, to interleaved rows of the result, through the epilogue."""
     *outer_axes, last = conv.axes
     outer_residues = conv.residues // last.stride
@@ -315,6 +322,10 @@ def _write_rows(conv: Transposed, layout: Planes, sums: emit.At, first: Expr, co
         return layout.output_row(first + row, line)
 
     where = [conv.filters, count, outer_residues]
-    return emit.parallel(
-        count * (conv.filters * outer_residues), lambda index: emit.bind(emit.unflatten(index, where), write)
+    rows = count * (conv.filters * outer_residues)
+    return tasks(
+        enough_elements(rows * layout.pitch * last.stride, conv.dtype),
+        rows,
+        lambda index: emit.bind(emit.unflatten(index, where), write),
+        target,
     )

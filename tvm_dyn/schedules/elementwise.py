@@ -32,6 +32,7 @@ from tvm_dyn.schedules.common import (
 from tvm_dyn.schedules.split_axes import split_axes
 from tvm_dyn.schedules.stage import Stage, contiguous, group_point, merge_axes
 from tvm_dyn.schedules.sweep import VECTORS, sweep
+from tvm_dyn.schedules.tasks import enough_elements, tasks
 
 _TRANSPOSE_TILE = 32
 _COSTLY_FACTOR = 8
@@ -176,9 +177,5 @@ def _transposed_group(stage: Stage, groups: list[list[IterVar]]) -> int | None:
 
 def parallel_if_worth(work, extent, body: Callable, stage: Stage, target: Target) -> Stmt:
     """A parallel loop; serial for a single task, and for so little work that waking a second core takes longer."""
-    if hardware.cores(target) == 1:
-        return emit.serial(extent, body)
-    element = max(hardware.dtype_bytes(str(s.buffer.dtype)) for s in stores(stage.body))
-    threshold = hardware.PARALLEL_MIN_BYTES // element
-    worth = tirx.all(work >= threshold, extent > 1)
-    return emit.when(worth, emit.parallel(extent, body), emit.serial(extent, body))
+    widest = max((str(s.buffer.dtype) for s in stores(stage.body)), key=hardware.dtype_bytes)
+    return tasks(enough_elements(work, widest), extent, body, target)

@@ -18,6 +18,7 @@ from tvm.tirx import Buffer, PrimFunc, Stmt
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, is_reduction, leaf_blocks, stores, substitute
+from tvm_dyn.schedules.tasks import enough_elements, tasks
 from tvm_dyn.schedules.window import Epilogue, NotAWindow, parse_epilogue
 
 Load = Callable[[Expr], Expr]
@@ -45,7 +46,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         pool = match(func)
     except NotAWindow:
         return None
-    return emit.kernel(func, _maps(pool, hardware.lanes(target, str(pool.data.dtype))))
+    return emit.kernel(func, _maps(pool, hardware.lanes(target, str(pool.data.dtype)), target))
 
 
 def match(func: PrimFunc) -> GlobalPool:
@@ -93,12 +94,12 @@ def _kept_axes(main: s_tir.SBlock, load: TensorLoad) -> int:
     return kept
 
 
-def _maps(pool: GlobalPool, lanes: int) -> Stmt:
+def _maps(pool: GlobalPool, lanes: int, target: Target) -> Stmt:
     kept = pool.extents[: pool.kept]
     ones = [emit.const(0)] * (len(pool.extents) - pool.kept)
     lead = [emit.const(0)] * (len(pool.data.shape) - pool.kept - 1)
 
-    def tasks(elements: Expr) -> Stmt:
+    def maps(elements: Expr) -> Stmt:
         def task(*at: Expr) -> Stmt:
             def load(position: Expr) -> Expr:
                 return pool.data[(*at, *lead, position)]
@@ -113,11 +114,15 @@ def _maps(pool: GlobalPool, lanes: int) -> Stmt:
                 _narrow(pool, elements, load, finish),
             )
 
-        return emit.parallel(
-            emit.product(kept), lambda index: emit.bind(emit.unflatten(index, kept) if kept else [], task)
+        count = emit.product(kept)
+        return tasks(
+            enough_elements(count * elements, str(pool.data.dtype)),
+            count,
+            lambda index: emit.bind(emit.unflatten(index, kept) if kept else [], task),
+            target,
         )
 
-    return emit.bind([emit.product(list(pool.data.shape[pool.kept :]))], tasks)
+    return emit.bind([emit.product(list(pool.data.shape[pool.kept :]))], maps)
 
 
 def _narrow(pool: GlobalPool, elements: Expr, load: Load, finish: Finish) -> Stmt:

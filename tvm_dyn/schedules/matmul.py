@@ -80,7 +80,7 @@ def _tile(product: Matmul, target: Target) -> PackedTile | MatmulTile:
 
 def _kernel(product: Matmul, tile: PackedTile | MatmulTile, target: Target) -> tirx.Stmt:
     if isinstance(tile, MatmulTile):
-        return MatmulKernel(product, tile).emit()
+        return MatmulKernel(product, tile, target).emit()
     panels = panels_of(product)
     if panels is None or tile.width != int(panels.shape[2]):
         raise ReplayError(f"the trace decides panels of {tile.width} columns, the weights lie in others")

@@ -26,6 +26,7 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int
 from tvm_dyn.schedules.matmul_product import Matmul, unravel
+from tvm_dyn.schedules.tasks import enough_sums, tasks
 
 
 @dataclass(frozen=True)
@@ -42,17 +43,25 @@ class MatmulTile:
     lanes: int
     vectors: int
     single_row_vectors: tuple[int, ...]
-    rows: tuple[int, ...] = (6, 4, 2, 1)
-    narrow_rows: tuple[int, ...] = (12, 1)
-    pack_rows: int = 48
-    block_rows: int = 192
+    rows: tuple[int, ...]
+    narrow_rows: tuple[int, ...]
+    pack_rows: int
+    block_rows: int
 
     @staticmethod
     def for_target(target: Target, dtype: str) -> MatmulTile:
-        """The tile whose accumulators, one row of B and one element of A fill the register file."""
+        """The tile whose accumulators, one row of B and one element of A fill the register file.
+
+        Copying a panel pays from eight tiles on, and costs next to nothing beside four times as many.
+        """
         registers = hardware.registers(target)
         vectors = registers // 8
-        return MatmulTile(hardware.lanes(target, dtype), vectors, (registers // 2, vectors))
+        highest = registers * 3 // 4 // vectors
+        rows = (highest, *(height for height in (4, 2, 1) if height < highest))
+        single = (registers // 2, vectors)
+        return MatmulTile(
+            hardware.lanes(target, dtype), vectors, single, rows, (2 * highest, 1), 8 * highest, 32 * highest
+        )
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,8 @@ class _Panel:
 class MatmulKernel:
     """Emits the loop nest for one matched product."""
 
-    def __init__(self, found: Matmul, tile: MatmulTile, rows=None):
-        self.found, self.tile = found, tile
+    def __init__(self, found: Matmul, tile: MatmulTile, target: Target, rows=None):
+        self.found, self.tile, self.target = found, tile, target
         self.rows = found.rows if rows is None else rows
         self.columns = found.n.dom.extent
         self.depth = found.k.dom.extent
@@ -83,7 +92,7 @@ class MatmulKernel:
         single = replace(self.tile, rows=(1,), narrow_rows=(1,))
         return emit.when(
             self.rows.equal(1),
-            MatmulKernel(self.found, single, emit.const(1))._columns(self.tile.single_row_vectors),
+            MatmulKernel(self.found, single, self.target, emit.const(1))._columns(self.tile.single_row_vectors),
             self._columns((self.tile.vectors,)),
         )
 
@@ -110,7 +119,7 @@ class MatmulKernel:
         return emit.seq(*statements)
 
     def _tasks(self, panels, vectors: int, body: Callable, column: Callable) -> list[tirx.Stmt]:
-        """A parallel loop over (batch, panel, row block), none where there are no such panels.
+        """A loop over (batch, panel, row block), none where there are no such panels.
 
         column: the first column of a panel, from its position and width.
         """
@@ -125,7 +134,8 @@ class MatmulKernel:
             env = unravel(batch, self.found.batch)
             return emit.bind(values, lambda start, row: body(env, vectors, start, row))
 
-        return [emit.parallel(self.batch * panels * blocks, task)]
+        work = self.batch * self.rows * self.columns * self.depth
+        return [tasks(enough_sums(work), self.batch * panels * blocks, task, self.target)]
 
     def _full_panel(self, env: dict, vectors: int, start, first_row) -> tirx.Stmt:
         direct = _Panel(start, vectors, lambda k, j: self.found.b_at(env, k, start + j))

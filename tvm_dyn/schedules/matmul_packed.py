@@ -21,9 +21,7 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int
 from tvm_dyn.schedules.matmul_product import Matmul
-
-_PARALLEL_MIN_PRODUCTS = 1 << 18
-"""Multiply-adds below which one core is done before a second one has woken up (about 3 microseconds)."""
+from tvm_dyn.schedules.tasks import enough_sums
 
 
 @dataclass(frozen=True)
@@ -84,10 +82,8 @@ class PackedKernel:
             return emit.bind([blocks], lambda blocks: self._tasks(blocks, emit.serial))
         tasks = emit.bind([blocks], lambda blocks: self._tasks(blocks, emit.parallel))
         work = self.rows * (self.depth * self.columns)
-        return emit.when(work < _PARALLEL_MIN_PRODUCTS, serial, tasks) if self._may_be_small() else tasks
-
-    def _may_be_small(self) -> bool:
-        return self.depth * self.columns < _PARALLEL_MIN_PRODUCTS
+        may_be_small = self.depth * self.columns < hardware.PARALLEL_MIN_SUMS
+        return emit.when(enough_sums(work), tasks, serial) if may_be_small else tasks
 
     def _tasks(self, blocks, loop: Callable) -> tirx.Stmt:
         def task(t) -> tirx.Stmt:

@@ -16,7 +16,6 @@ from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.common import as_int
 
 Load = Callable[[Expr, Expr], Expr]
 """(pixel of the tile, step of the depth) -> a data element."""
@@ -26,9 +25,6 @@ Steps = Callable[[Callable[[Load, Weight, Expr | int], Stmt]], Stmt]
 """Calls ``run(load, weight, depth)`` for each stretch of the depth."""
 Write = Callable[[Expr, Expr, int, Callable[[Expr], Expr]], Stmt]
 """(pixel of the tile, first column, lanes, value of a lane) -> the statement that keeps it."""
-
-_PARALLEL_MIN_SUMS = 1 << 17
-"""Multiply-adds below which one core is done before a second one has woken up."""
 
 
 @dataclass(frozen=True)
@@ -117,26 +113,3 @@ def each_panel(filters: int, columns: int, body: Callable[[Expr, int], Stmt]) ->
     full, rest = divmod(filters, columns)
     parts = [emit.serial(full, lambda p: body(p, columns), "panel")] if full else []
     return emit.seq(*parts, *([body(emit.const(full), rest)] if rest else []))
-
-
-def is_worth_cores(work: Expr) -> Expr:
-    """Whether so many multiply-adds are worth waking a second core."""
-    return work >= _PARALLEL_MIN_SUMS
-
-
-def tasks(work: Expr | None, extent: Expr, body: emit.Body, target: Target) -> Stmt:
-    """A loop over tasks, serial where ``work`` (multiply-adds) is not worth a second core; ``None`` always is.
-
-    The body is there twice, which doubles the time that TVM takes over it: callers that know say so.
-    """
-    if hardware.cores(target) == 1:
-        return emit.serial(extent, body, "task")
-    if work is None:
-        return emit.parallel(extent, body)
-    if as_int(work) == 0:
-        return emit.serial(extent, body, "task")
-    return emit.when(
-        tirx.all(is_worth_cores(work), extent > 1),
-        emit.parallel(extent, body),
-        emit.serial(extent, body, "task"),
-    )

@@ -9,17 +9,19 @@ from collections.abc import Callable
 
 from tvm import tirx
 from tvm.ir import Expr
+from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn.schedules import emit
+from tvm_dyn.schedules.tasks import enough_sums, tasks
 from tvm_dyn.schedules.tiles import Product
 
 _ROWS = 4
 """Dot products side by side, which share the data and hide the latency of sums."""
 
 
-def dot_products(product: Product, lanes: int, write: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
-    """``write(image, filter, sum)`` of every sum, in parallel; a single pixel and tap per image."""
+def dot_products(product: Product, lanes: int, write: Callable[[Expr, Expr, Expr], Stmt], target: Target) -> Stmt:
+    """``write(image, filter, sum)`` of every sum; a single pixel and tap per image."""
     rows = min(_ROWS, product.per_group)
     blocks = -(-product.per_group // rows)
     pixel = [emit.const(0)] * len(product.taps)
@@ -64,8 +66,11 @@ def dot_products(product: Product, lanes: int, write: Callable[[Expr, Expr, Expr
         return emit.bind([first], body)
 
     where = [product.batch, product.groups, blocks]
-    return emit.parallel(
-        product.batch * (product.groups * blocks), lambda index: emit.bind(emit.unflatten(index, where), task)
+    return tasks(
+        enough_sums(product.batch * (product.filters * product.channels)),
+        product.batch * (product.groups * blocks),
+        lambda index: emit.bind(emit.unflatten(index, where), task),
+        target,
     )
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from tvm import sym, tirx
 from tvm.ir import Expr
 from tvm.ir.prim import Shuffle
+from tvm.target import Target
 from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn.schedules import emit
+from tvm_dyn.schedules.tasks import enough_elements, tasks
 from tvm_dyn.schedules.window import Axis
 
 _WRITTEN_OUT_PHASES = 4
@@ -103,10 +105,10 @@ class Planes:
 
         return emit.bind(self._coordinates(row), checked)
 
-    def fill(self, data: Buffer, padded: emit.At, first: Expr, height: Expr, lanes: int, zero: Expr) -> Stmt:
-        """Copy the rows that outputs in rows ``first`` .. ``first + height`` of all channels read, in
-        parallel.
-        """
+    def fill(
+        self, data: Buffer, padded: emit.At, first: Expr, height: Expr, lanes: int, zero: Expr, target: Target
+    ) -> Stmt:
+        """Copy the rows that outputs in rows ``first`` .. ``first + height`` of all channels read."""
         channels = data.shape[1]
 
         def each(count: Expr) -> Stmt:
@@ -124,9 +126,12 @@ class Planes:
                 )
 
             where = [channels, self.outer_phases, count]
-            return emit.parallel(
-                count * (channels * self.outer_phases),
+            rows = count * (channels * self.outer_phases)
+            return tasks(
+                enough_elements(rows * self.pitch, str(data.dtype)),
+                rows,
                 lambda index: emit.bind(emit.unflatten(index, where), task),
+                target,
             )
 
         return emit.bind([self.stored_rows(height)], each)

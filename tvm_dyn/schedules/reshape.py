@@ -16,6 +16,7 @@ from tvm.tirx import PrimFunc, Stmt
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import leaf_blocks, stores
+from tvm_dyn.schedules.tasks import enough_elements, tasks
 
 _PIECE = 1 << 14
 """Elements a task copies."""
@@ -34,14 +35,17 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
         return None
     if not store.buffer.same_as(result) or not result.shape or not source.shape:
         return None
-    return emit.kernel(func, _copy(source, result, hardware.lanes(target, str(result.dtype))))
+    return emit.kernel(func, _copy(source, result, target))
 
 
-def _copy(source: tirx.Buffer, result: tirx.Buffer, lanes: int) -> Stmt:
+def _copy(source: tirx.Buffer, result: tirx.Buffer, target: Target) -> Stmt:
+    dtype = str(result.dtype)
+    lanes = hardware.lanes(target, dtype)
+
     def at(buffer: tirx.Buffer, index: Expr) -> list[Expr]:
         return [*[emit.const(0)] * (len(buffer.shape) - 1), index]
 
-    def tasks(total: Expr) -> Stmt:
+    def pieces(total: Expr) -> Stmt:
         def task(start: Expr, count: Expr) -> Stmt:
             return emit.chunks(
                 count,
@@ -49,12 +53,14 @@ def _copy(source: tirx.Buffer, result: tirx.Buffer, lanes: int) -> Stmt:
                 lambda i: emit.store(result, source[tuple(at(source, start + i))], *at(result, start + i)),
             )
 
-        return emit.parallel(
+        return tasks(
+            enough_elements(total, dtype),
             emit.ceildiv(total, _PIECE),
             lambda n: emit.bind(
                 [n * _PIECE],
                 lambda start: emit.bind([start, tirx.min(emit.const(_PIECE), total - start)], task),
             ),
+            target,
         )
 
-    return emit.bind([emit.product(list(result.shape))], tasks)
+    return emit.bind([emit.product(list(result.shape))], pieces)

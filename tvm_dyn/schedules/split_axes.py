@@ -17,11 +17,9 @@ from tvm import sym, tirx
 from tvm.ir import Expr
 from tvm.tirx import IterVar
 
-from tvm_dyn.schedules.common import as_int, collect, substitute, uses_var
+from tvm_dyn.schedules.common import IF_THEN_ELSE, as_int, collect, substitute, uses_var
 from tvm_dyn.schedules.indices import simplify_quotients
 from tvm_dyn.schedules.stage import Stage
-
-_IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 
 
 def split_axes(stage: Stage) -> Stage:
@@ -29,7 +27,7 @@ def split_axes(stage: Stage) -> Stage:
 
     Those with conditions stay: concatenations have a form that their schedule looks for.
     """
-    if any(call.op.same_as(_IF_THEN_ELSE) for call in collect(stage.body, tvm.ir.Call)):
+    if any(call.op.same_as(IF_THEN_ELSE) for call in collect(stage.body, tvm.ir.Call)):
         return stage
     for axis in reversed(stage.spatial):
         for divisor in _divisors(stage, axis):

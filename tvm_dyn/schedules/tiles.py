@@ -7,6 +7,7 @@ broadcast weight, so weights are read as they are and results leave in NCHW orde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from tvm.tirx import Buffer, Stmt
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.planes import Planes
+from tvm_dyn.schedules.tasks import enough_sums, tasks
 from tvm_dyn.schedules.window import Axis
 
 _MAX_UNROLLED_TAPS = 9
@@ -134,8 +136,9 @@ def cover(
     images: Expr,
     pixels: Expr,
     body: Callable[[Expr, Expr, int, Expr, Expr], Stmt],
+    target: Target,
 ) -> Stmt:
-    """Cover ``images`` x ``pixels`` x filters with tiles, in parallel.
+    """Cover ``images`` x ``pixels`` x filters with tiles, each task a few of them.
 
     ``body(image, first pixel, vectors, group, block)`` gets full tiles, then one vector at a time for what
     is left of a row of pixels; the last vector may reach up to ``lanes - 1`` pixels beyond the end.
@@ -144,7 +147,7 @@ def cover(
     per_task = min(blocks, _TILES_PER_TASK)
     parts = -(-blocks // per_task)
 
-    def tasks(full: Expr, columns: Expr) -> Stmt:
+    def all_tasks(full: Expr, columns: Expr) -> Stmt:
         def task(image: Expr, column: Expr, group: Expr, part: Expr) -> Stmt:
             def row(first: Expr, vectors: int) -> Stmt:
                 count = tirx.min(emit.const(per_task), blocks - part * per_task) if blocks % per_task else per_task
@@ -159,12 +162,14 @@ def cover(
             )
 
         where = [images, columns, product.groups, parts]
-        return emit.parallel(
+        return tasks(
+            enough_sums(images * pixels * (product.filters * product.channels * math.prod(product.taps))),
             images * columns * (product.groups * parts),
             lambda index: emit.bind(emit.unflatten(index, where), task),
+            target,
         )
 
-    return emit.bind([emit.quotient(pixels, tile.pixels), emit.ceildiv(pixels, tile.pixels)], tasks)
+    return emit.bind([emit.quotient(pixels, tile.pixels), emit.ceildiv(pixels, tile.pixels)], all_tasks)
 
 
 Finish = Callable[[Planes, "emit.At", Expr, Expr], Stmt]
@@ -185,10 +190,10 @@ def staged(product: Product, tile: Tile, target: Target, finish: Finish) -> Stmt
             def band(first: Expr, count: Expr) -> Stmt:
                 zero = tirx.const(0.0, product.dtype)
                 return emit.seq(
-                    layout.fill(product.data, padded_at, first, count, tile.lanes, zero),
+                    layout.fill(product.data, padded_at, first, count, tile.lanes, zero, target),
                     emit.bind(
                         [count * layout.pitch],
-                        lambda n: _multiply(product, tile, layout, padded_at, sums_at, n),
+                        lambda n: _multiply(product, tile, layout, padded_at, sums_at, n, target),
                     ),
                     finish(layout, sums_at, first, count),
                 )
@@ -227,7 +232,9 @@ def _band_pixels(product: Product, tile: Tile, layout: Planes, target: Target) -
     return max(budget // per_pixel, 4 * tile.pixels)
 
 
-def _multiply(product: Product, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr) -> Stmt:
+def _multiply(
+    product: Product, tile: Tile, layout: Planes, padded: emit.At, sums: emit.At, pixels: Expr, target: Target
+) -> Stmt:
     def body(_: Expr, start: Expr, vectors: int, group: Expr, block: Expr) -> Stmt:
         def load(c: Expr, tap: list[Expr], j: Expr) -> Expr:
             phase, offset = product.place(layout, group, tap)
@@ -243,4 +250,4 @@ def _multiply(product: Product, tile: Tile, layout: Planes, padded: emit.At, sum
             lambda f, j, acc: emit.store_at(sums(f, start, lane=j), acc),
         )
 
-    return cover(product, tile, emit.const(1), pixels, body)
+    return cover(product, tile, emit.const(1), pixels, body, target)

@@ -21,7 +21,8 @@ from tvm.tirx import Buffer, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
-from tvm_dyn.schedules.panel import PanelTile, each_panel, is_worth_cores, product, tasks
+from tvm_dyn.schedules.panel import PanelTile, each_panel, product
+from tvm_dyn.schedules.tasks import enough_sums, tasks
 
 if TYPE_CHECKING:
     from tvm_dyn.schedules.channels_last import LastConv
@@ -49,7 +50,7 @@ def pays(conv: LastConv) -> Expr:
     """Whether at least half of the results of the tiles are wanted, and there are enough for several cores."""
     _, height, width, _ = conv.extents
     wanted = _tiles(height) * _tiles(width) * (OUT * OUT // 2) <= height * width
-    return tirx.all(wanted, is_worth_cores(conv.sums))
+    return tirx.all(wanted, enough_sums(conv.sums))
 
 
 def _tiles(extent: Expr) -> Expr:
@@ -71,7 +72,7 @@ def kernel(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
                 lambda start, mine: _block(conv, tile, block, padded, (start, mine, down, across)),
             )
 
-        return tasks(None, emit.ceildiv(count, block), task, target)
+        return tasks(True, emit.ceildiv(count, block), task, target)
 
     return emit.bind(
         [_tiles(height), _tiles(width)],

@@ -82,9 +82,7 @@ def apply_rule(kind: str, args: list[Poly], facts: Bounds) -> Poly:
     return {"min": rules.minimum, "max": rules.maximum, "join": rules.join}[kind](args, facts)
 
 
-def substitution(
-    values: Mapping[Leaf, Poly], facts: Bounds, finish: Callable[[Poly], Poly] | None = None
-) -> Rewriting:
+def substitution(values: Mapping[Leaf, Poly], facts: Bounds, finish: Callable[[Poly], Poly] | None = None) -> Rewriting:
     """Replace variables by polynomials."""
     return Rewriting(facts, lambda atom: values.get(atom.args[0]) if atom.kind == "var" else None, finish)
 

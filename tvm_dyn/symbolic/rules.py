@@ -316,4 +316,3 @@ def connect(kind: str, args: Sequence[Condition]) -> Condition:
     if not flat:
         return neutral
     return next(iter(flat)) if len(flat) == 1 else Condition(kind, tuple(flat))
-

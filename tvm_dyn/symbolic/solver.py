@@ -270,4 +270,3 @@ def _affine(poly: Poly) -> tuple[Leaf | None, int, int]:
     if len(parts) == 1 and len(parts[0][0]) == 1 and parts[0][0][0].kind == "var":
         return parts[0][0][0].args[0], parts[0][1], poly.constant
     return None, 0, 0
-

@@ -67,8 +67,6 @@ def _assume(importer: GraphImporter, node: Node, condition: Any) -> list[Value]:
             condition.a, condition.b, "what its condition compares, as the other branch gives another rank"
         )
     else:
-        text = (
-            f"{node.label}: only inputs with {to_text(condition)} fit, as the other branch gives another rank"
-        )
+        text = f"{node.label}: only inputs with {to_text(condition)} fit, as the other branch gives another rank"
         ctx.require(condition, [], text)
     return importer.subgraph(node.attr("then_branch"))

@@ -75,9 +75,7 @@ class _Suppression:
         def compare(n: Any) -> tirx.Stmt:
             best = tirx.max(emit.load(self.state, 0), emit.const(0))
             found = emit.load(self.state, 0) >= 0
-            better = tirx.if_then_else(
-                found, emit.load(self.left, n) > emit.load(self.left, best), tirx.const(True)
-            )
+            better = tirx.if_then_else(found, emit.load(self.left, n) > emit.load(self.left, best), tirx.const(True))
             playing = emit.load(self.left, n) > _OUT
             return tirx.IfThenElse(playing & better, emit.store(self.state, n, 0), None)
 

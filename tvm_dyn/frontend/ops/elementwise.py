@@ -102,12 +102,7 @@ def mod(ctx: Context, node: Node) -> Value:
 @converter("Pow", since=7)
 def pow_(ctx: Context, node: Node) -> Value:
     base, exponent = node.data(0), node.data(1)
-    if (
-        exponent.is_const
-        and exponent.const.size == 1
-        and _is_float(base.dtype)
-        and exponent.const.item() in (2.0, 0.5)
-    ):
+    if exponent.is_const and exponent.const.size == 1 and _is_float(base.dtype) and exponent.const.item() in (2.0, 0.5):
         tensor = ctx.tensor(base)
         if exponent.const.ndim <= ctx.rank(base):
             return ctx.emit(op.multiply(tensor, tensor) if exponent.const.item() == 2.0 else op.sqrt(tensor))

@@ -57,9 +57,7 @@ def gather_nd(ctx: Context, node: Node) -> Value:
     def gather_nd(data: te.Tensor, indices: te.Tensor, extents: list[Any]) -> te.Tensor:
         def at(*i: Any) -> Any:
             place = i[: len(index_dims) - 1]
-            picked = [
-                inside(indices(*place, tirx.const(k, "int64")), data.shape[batch + k]) for k in range(depth)
-            ]
+            picked = [inside(indices(*place, tirx.const(k, "int64")), data.shape[batch + k]) for k in range(depth)]
             return data(*i[:batch], *picked, *i[len(place) :])
 
         return te.compute(extents, at, name="gather_nd")

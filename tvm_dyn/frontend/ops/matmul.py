@@ -26,9 +26,7 @@ def emit_matmul(ctx: Context, a: Value, b: Value) -> Value:
     batch = ctx.broadcast_shape(a_dims[:-2], b_dims[:-2])
     a_target = [*batch, a_dims[-2], inner] if len(a_dims) > 1 else [inner]
     b_target = [*batch, inner, b_dims[-1]] if len(b_dims) > 1 else [inner]
-    operands = [
-        ctx.tensor(ctx.broadcast_to(v, t[len(t) - ctx.rank(v) :])) for v, t in ((a, a_target), (b, b_target))
-    ]
+    operands = [ctx.tensor(ctx.broadcast_to(v, t[len(t) - ctx.rank(v) :])) for v, t in ((a, a_target), (b, b_target))]
     return ctx.emit(op.matmul(*operands))
 
 

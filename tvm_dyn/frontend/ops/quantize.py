@@ -108,9 +108,7 @@ def saturated(value: Any, dtype: str) -> Any:
     """A float, rounded already, as an integer within the range of `dtype`."""
     info = np.iinfo(dtype)
     source = str(value.ty.dtype)
-    clamped = tirx.min(
-        tirx.max(value, tirx.const(float(info.min), source)), tirx.const(float(info.max), source)
-    )
+    clamped = tirx.min(tirx.max(value, tirx.const(float(info.min), source)), tirx.const(float(info.max), source))
     return clamped.astype("int32").astype(dtype)
 
 
@@ -170,9 +168,7 @@ def _centred(ctx: Context, value: Value, zero: Value | None, axis: int) -> Value
     """value - zero point as int32; a zero point of more than one element belongs to `axis`."""
     if value.is_const and (zero is None or zero.is_const):
         array = value.array.astype("int32")
-        return constant(
-            array if zero is None else array - _along(zero.array, array.ndim, axis).astype("int32")
-        )
+        return constant(array if zero is None else array - _along(zero.array, array.ndim, axis).astype("int32"))
     if zero is None or (zero.is_const and not zero.const.any()):
         return ctx.emit(op.astype(ctx.tensor(value), "int32"))
     table = _aligned(ctx, zero, ctx.rank(value), axis)

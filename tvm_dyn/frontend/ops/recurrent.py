@@ -84,9 +84,7 @@ def _dequantized_weights(ctx: Context, weights: Value, scale: Value | None, zero
     return Value(const=((codes - zeros.reshape(shape)) * scales.reshape(shape)).astype("float32"))
 
 
-def emit_recurrent(
-    ctx: Context, node: Node, inputs: Sequence[Value | None], *, rounded: bool = False
-) -> list[Value]:
+def emit_recurrent(ctx: Context, node: Node, inputs: Sequence[Value | None], *, rounded: bool = False) -> list[Value]:
     """The operator on given operands, in the order of LSTM's inputs; `rounded` as in `Cell`."""
     kind = next(k for k in _GATES if k in node.op_type)
     x, w, r, b, lengths, h0, c0, p = inputs
@@ -95,9 +93,7 @@ def emit_recurrent(
     dtype, batch_first = x.dtype, bool(node.attr("layout", 0))
     hidden = ctx.shape(r)[2]
     if not isinstance(hidden, int):
-        hidden = ctx.require_equal(
-            hidden, node.attr("hidden_size", 0), "the recurrence weights and hidden_size"
-        )
+        hidden = ctx.require_equal(hidden, node.attr("hidden_size", 0), "the recurrence weights and hidden_size")
     x, w, r = (_cast(ctx, v, "float32") for v in (x, w, r))
     b, h0, c0, p = (None if v is None else _cast(ctx, v, "float32") for v in (b, h0, c0, p))
     if batch_first:
@@ -135,14 +131,9 @@ def emit_recurrent(
     return [_cast(ctx, v, dtype) for v in results]
 
 
-def _call(
-    ctx: Context, cell: recurrent_cell.Cell, operands: list[Value], time: Any, batch: Any
-) -> list[Value]:
+def _call(ctx: Context, cell: recurrent_cell.Cell, operands: list[Value], time: Any, batch: Any) -> list[Value]:
     state = [cell.directions, batch, cell.hidden]
-    types = [
-        relax.TensorType(s, "float32")
-        for s in ([time, *state], state, state)[: 3 if cell.kind == "LSTM" else 2]
-    ]
+    types = [relax.TensorType(s, "float32") for s in ([time, *state], state, state)[: 3 if cell.kind == "LSTM" else 2]]
     function = ctx.bb.add_func(recurrent_kernel.build(cell), f"{cell.kind.lower()}_steps")
     result = ctx.bb.emit(relax.call_tir(function, [ctx.tensor(v) for v in operands], out_ty=types))
     return [ctx.emit(relax.TupleGetItem(result, k)) for k in range(len(types))]
@@ -161,9 +152,7 @@ def _directions(node: Node, kind: str) -> tuple[tuple[tuple[Any, ...], ...], tup
     functions = [_activation(node, name, alphas, betas) for name in names]
     count = len(_DEFAULT_ACTIVATIONS[kind])
     if len(functions) != count * len(reverse):
-        raise InvalidModelError(
-            f"{node.label} has {len(functions)} activations, needs {count * len(reverse)}"
-        )
+        raise InvalidModelError(f"{node.label} has {len(functions)} activations, needs {count * len(reverse)}")
     return tuple(tuple(functions[k * count : (k + 1) * count]) for k in range(len(reverse))), reverse
 
 

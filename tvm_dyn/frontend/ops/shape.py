@@ -59,9 +59,7 @@ def constant_(ctx: Context, node: Node) -> Value:
             return constant(value, "float32")
         if name in ("value_int", "value_ints"):
             return constant(value, "int64")
-    raise UnsupportedOperatorError(
-        f"{node.label}: a constant of kind {', '.join(node.attrs)} is not supported"
-    )
+    raise UnsupportedOperatorError(f"{node.label}: a constant of kind {', '.join(node.attrs)} is not supported")
 
 
 @converter("Reshape")

@@ -25,8 +25,7 @@ def slice_(ctx: Context, node: Node) -> Value:
     else:
         starts, ends = list(ctx.elements(node.data(1))), list(ctx.elements(node.data(2)))
         axes, steps = (
-            [int(x) for x in ctx.const(v, "its axes and steps")] if v else None
-            for v in (node.input(3), node.input(4))
+            [int(x) for x in ctx.const(v, "its axes and steps")] if v else None for v in (node.input(3), node.input(4))
         )
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps

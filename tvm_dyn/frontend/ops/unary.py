@@ -59,8 +59,7 @@ def _sign(x: Any) -> Any:
 # name -> formula with the node's attributes; these keep the operand's type
 _FORMULAS: dict[str, Callable[[Any, Callable[[str, float], float]], Any]] = {
     "Celu": lambda x, a: (
-        tirx.max(x, _k(0, x))
-        + tirx.min(_k(0, x), _k(a("alpha", 1.0), x) * _expm1(x / _k(a("alpha", 1.0), x)))
+        tirx.max(x, _k(0, x)) + tirx.min(_k(0, x), _k(a("alpha", 1.0), x) * _expm1(x / _k(a("alpha", 1.0), x)))
     ),
     "Elu": lambda x, a: tirx.Select(x < _k(0, x), _k(a("alpha", 1.0), x) * _expm1(x), x),
     "Selu": lambda x, a: (
