@@ -42,6 +42,8 @@ setup(
         "xgboost>=2.0",
         "psutil>=5.9",
         "cloudpickle>=3.0",
+        # Tuning databases.
+        "filelock>=3.12",
         # The command line.
         "click>=8.1",
         "rich>=13.7",
