@@ -127,8 +127,8 @@ class GraphImporter:
 
     def dispatch(self, node: Node) -> Sequence[Value | None]:
         """The outputs of one node, from the first source that takes it."""
-        if node.op_type == "If" and node.domain == "":
-            return ops.control.convert_if(self, node)
+        if node.op_type in ops.CONTROL and node.domain == "":
+            return ops.CONTROL[node.op_type](self, node)
         known = constant_folding.fold(node) or symbolic_values.evaluate(self.ctx, node)
         if known is not None:
             return known

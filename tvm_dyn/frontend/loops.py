@@ -1,0 +1,203 @@
+"""Loops whose steps are compiled once: private functions that call themselves on both halves of the range.
+
+    body(at: R.Shape([i, *symbols]), state..., captured...) -> (condition, state..., rows...)
+    run(at: R.Shape([i, n, *symbols]), state..., captured...):                 # n >= 1 steps, the first one is step i
+        if n == 1:  body(R.shape([i, *symbols]), state..., captured...)
+        else:       first = run(R.shape([i, n // 2, ...]), state...)
+                    if first.condition:  run(R.shape([i + n // 2, n - n // 2, ...]), first.state...), rows joined
+                    else:                first
+
+The stack grows with the logarithm of the number of steps, so does the number of states alive, and each row is copied
+that often. A loop whose condition is always true carries none. `run` types tensors by rank alone: states may change
+their extents from step to step; `body` matches those that do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from tvm_dyn.errors import UnsupportedOperatorError
+from tvm_dyn.frontend.context import Context
+from tvm_dyn.frontend.extents import prim
+from tvm_dyn.frontend.loop_runner import emit_runner
+from tvm_dyn.frontend.value import Value, symbols
+from tvm_dyn.symbolic import free_vars
+
+# The steps of a loop that only its condition ends; numbers of steps add up to it, and shape values are int64.
+_UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step computes: whether another one follows, the states, and one row for each scan output."""
+
+    condition: Value
+    states: list[Value]
+    rows: list[Value]
+
+
+StepConverter = Callable[[Value, list[Value]], Step]
+
+
+def emit_loop(
+    ctx: Context, count: Any, condition: Value, states: Sequence[Value], step: StepConverter
+) -> tuple[list[Value], list[Value]]:
+    """The final states, and the rows of all steps stacked along a new first axis.
+
+    count: the most steps, an extent (as an expression it may be negative), or None for no limit. condition: whether
+    there is a first step. step: emits the body for a step's number and states; called until the states' shapes settle.
+    """
+    initial = [_as_tensor(ctx, state) for state in states]
+    body = _Body(ctx, initial, step)
+    count = _UNLIMITED if count is None else count
+    call = emit_runner(ctx.bb, body.function, len(initial), len(body.symbols), body.has_condition)
+    steps = call([0, count, *body.symbols], [ctx.tensor(v) for v in (*initial, *body.captured)])
+    enters = _enters(ctx, count, condition)
+    if enters is True:
+        return _finish(ctx, body, ctx.bb.emit(steps))
+
+    def none() -> relax.Expr:
+        return relax.Tuple([ctx.tensor(v) for v in _no_steps(ctx, body, condition, initial)])
+
+    if enters is False:
+        return _finish(ctx, body, ctx.bb.emit(none()))
+    return _finish(ctx, body, ctx.bb.emit(relax.If(enters, _block(ctx, lambda: steps), _block(ctx, none))))
+
+
+def _finish(ctx: Context, body: _Body, result: relax.Var) -> tuple[list[Value], list[Value]]:
+    """States with the extents that no step changes; those of the others, and of the rows, only the run knows."""
+    fields = [ctx.bb.emit(relax.TupleGetItem(result, k)) for k in range(len(result.ty.fields))]
+    states = fields[1:] if body.has_condition else fields
+    finals = []
+    for field, dims in zip(states, body.dims, strict=False):
+        known = [ctx.fresh_symbol("d") if d is None else prim(d) for d in dims]
+        finals.append(Value(expr=ctx.bb.match_cast(field, relax.TensorType(known, field.ty.dtype))))
+    return finals, [ctx.emit(rows) for rows in states[len(finals) :]]
+
+
+def _enters(ctx: Context, count: Any, condition: Value) -> Any:
+    """Whether there is a first step: True, False, a condition on extents, or a tensor."""
+    some = prim(count) >= 1
+    counted: Any = relax.prim_value(some)
+    if ctx.facts.prove(some):
+        counted = True
+    elif ctx.facts.prove(prim(count) < 1):
+        counted = False
+    if condition.is_const or counted is False:
+        return counted if counted is False or bool(condition.array.all()) else False
+    flag = ctx.bb.emit(relax.op.reshape(ctx.tensor(condition), ()))
+    if counted is True:
+        return flag
+
+    def enters(given: te.Tensor, steps: Any) -> te.Tensor:
+        return te.compute((), lambda: tirx.all(given(), steps >= 1), name="enters")
+
+    return ctx.emit_te(enters, flag, count).expr
+
+
+def _no_steps(ctx: Context, body: _Body, condition: Value, states: Sequence[Value]) -> list[Value]:
+    """The results of a loop that does not start; rows have the extents that are known ahead of it, others are 0."""
+    known = set(body.symbols)
+    rows = []
+    for dims, dtype in body.row_types:
+        extents = [prim(d) if set(free_vars(prim(d))) <= known else prim(0) for d in dims]
+        rows.append(ctx.emit(relax.op.zeros(relax.ShapeExpr([prim(0), *extents]), dtype)))
+    flag = [Value(expr=relax.op.reshape(ctx.tensor(condition), ()))] if body.has_condition else []
+    return [*flag, *states, *rows]
+
+
+def _as_tensor(ctx: Context, value: Value) -> Value:
+    tensor = ctx.tensor(value)
+    if not isinstance(tensor.ty, relax.TensorType):
+        raise UnsupportedOperatorError(f"{ctx.label}: a loop-carried value is no tensor")
+    return Value(expr=tensor)
+
+
+def _block(ctx: Context, emit: Callable[[], relax.Expr]) -> relax.SeqExpr:
+    """What `emit` binds, and the expression that it gives, as a block of its own."""
+    ctx.bb._begin_binding_block()
+    with ctx.branch():
+        try:
+            result = ctx.bb.emit(emit())
+        finally:
+            block = ctx.bb._end_block()
+    return relax.SeqExpr([block], result)
+
+
+class _Body:
+    """The function of one step.
+
+    dims: the extents of each state, None for one that changes. row_types: (extents, dtype) of each row.
+    captured: tensors around the loop that the body reads. symbols: those around the loop that it mentions.
+    """
+
+    def __init__(self, ctx: Context, states: list[Value], step: StepConverter):
+        self.ctx, self.states, self.step = ctx, states, step
+        self.dims: list[list[Any]] = [list(ctx.shape(state)) for state in states]
+        while not self._convert():
+            pass
+
+    def _convert(self) -> bool:
+        """Whether the states' extents stay as `dims` says; else these are widened."""
+        ctx, number = self.ctx, tirx.Var("step", "int64")
+        shapes = [[ctx.fresh_symbol("d") if d is None else prim(d) for d in dims] for dims in self.dims]
+        params = [
+            relax.Var(f"state{k}", relax.TensorType(shape, state.expr.ty.dtype))
+            for k, (state, shape) in enumerate(zip(self.states, shapes, strict=True))
+        ]
+        ctx.bb.begin_scope([relax.Var("at", relax.ShapeType([number])), *params])
+        ctx.bb._begin_binding_block()
+        with ctx.branch():
+            try:
+                ctx.facts.assume(number >= 0)
+                done = self.step(symbols([number], ()), [Value(expr=p) for p in params])
+                stays = self._widen(done.states)
+                result = ctx.bb.emit(relax.Tuple(self._results(done)))
+            finally:
+                block = ctx.bb._end_block()
+        if stays:
+            self.row_types = [(ctx.shape(v), v.dtype) for v in done.rows]
+            own = [number, *(s for dims, shape in zip(self.dims, shapes, strict=True) for s in _changing(dims, shape))]
+            self._lift(params, own, ctx.bb.normalize(relax.SeqExpr([block], result)))
+        ctx.bb.end_scope()
+        return stays
+
+    def _results(self, done: Step) -> list[relax.Expr]:
+        ctx = self.ctx
+        self.has_condition = not (done.condition.is_const and bool(done.condition.array.all()))
+        flag = [ctx.bb.emit(relax.op.reshape(ctx.tensor(done.condition), ()))] if self.has_condition else []
+        rows = [ctx.bb.emit(relax.op.expand_dims(ctx.tensor(v), 0)) for v in done.rows]
+        return [*flag, *map(ctx.tensor, done.states), *rows]
+
+    def _widen(self, results: list[Value]) -> bool:
+        stays = True
+        for number, (dims, result) in enumerate(zip(self.dims, results, strict=True)):
+            after = self.ctx.shape(_as_tensor(self.ctx, result))
+            if len(after) != len(dims):
+                raise UnsupportedOperatorError(
+                    f"{self.ctx.label}: loop-carried value {number} changes its rank from {len(dims)} to {len(after)}"
+                )
+            for axis, (old, new) in enumerate(zip(dims, after, strict=True)):
+                if old is not None and not self.ctx.facts.prove_equal(old, new):
+                    dims[axis], stays = None, False
+        return stays
+
+    def _lift(self, params: list[relax.Var], own: list[tirx.Var], body: relax.Expr) -> None:
+        """Make the body a function: what it reads of the code around it comes in as arguments."""
+        free = [v for v in relax.analysis.free_vars(body) if isinstance(v.ty, relax.TensorType)]
+        self.captured = [Value(expr=v) for v in free if not any(v.same_as(p) for p in params)]
+        params = [*params, *(v.expr for v in self.captured)]
+        told = [v for p in params for dim in p.ty.shape.values for v in free_vars(dim)]
+        mentioned = [*told, *relax.analysis.free_symbolic_vars(relax.Function(params, body, is_pure=False))]
+        self.symbols = [v for v in dict.fromkeys(mentioned) if v not in own]
+        at = relax.Var("at", relax.ShapeType([own[0], *self.symbols]))
+        func = relax.Function([at, *params], body, is_pure=False)
+        self.function = self.ctx.bb.add_func(relax.utils.copy_with_new_vars(func), "loop_body")
+
+
+def _changing(dims: Sequence[Any], shape: Sequence[tirx.Var]) -> list[tirx.Var]:
+    return [symbol for dim, symbol in zip(dims, shape, strict=True) if dim is None]
