@@ -117,3 +117,28 @@ def test_many_steps_need_no_deep_stack():
     )
     (result,) = tvm_dyn.compile(model)(np.array(50_000), np.zeros(2, "float32"))
     np.testing.assert_array_equal(result, [50_000, 50_000])
+
+
+def test_a_single_element_takes_the_rank_that_the_body_declares():
+    model = parse(
+        "g (int64 n, float[b] x) => (float[b] y, float count) <bool go = {1}, float zero = {0}> { "
+        "y, count = Loop(n, go, x, zero) <body = s (int64 i, bool c, float[b] h, float k) "
+        "=> (bool c2, float[b] h2, float k2) { c2 = Identity(c)\n h2 = Add(h, k)\n k2 = Add(k, one) }> }",
+        one=np.ones(1, "float32"),
+    )
+    y, count = tvm_dyn.compile(model)(np.array(4), np.zeros(3, "float32"))
+    np.testing.assert_array_equal(y, [6, 6, 6])
+    assert count.shape == () and count == 4
+
+
+def test_a_state_that_no_step_changes_stays_a_constant():
+    model = parse(
+        "g (int64 n, float[b,4] x) => (float[b,4] y, float[4,4] w2) <bool go = {1}> { "
+        "y, w2 = Loop(n, go, x, w) <body = s (int64 i, bool c, float[b,4] h, float[4,4] v) "
+        "=> (bool c2, float[b,4] h2, float[4,4] v2) { c2 = Identity(c)\n h2 = MatMul(h, v)\n v2 = Identity(v) }> }",
+        w=normal(4, 4),
+    )
+    library = assert_like_onnxruntime(model, [np.array(0), normal(2, 4)], [np.array(3), normal(5, 4)])
+    library(np.array(1), normal(2, 4))[1][:] = 0  # what a caller gets is its own
+    assert_like_onnxruntime(model, [np.array(3), normal(5, 4)])
+    np.testing.assert_array_equal(library(np.array(1), normal(2, 4))[1], normal(4, 4))

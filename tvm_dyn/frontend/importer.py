@@ -31,6 +31,7 @@ from tvm_dyn.frontend import (
     symbolic_values,
 )
 from tvm_dyn.frontend.context import Context, Unified
+from tvm_dyn.frontend.extents import is_one
 from tvm_dyn.frontend.fold_batch_norm import fold_batch_norm
 from tvm_dyn.frontend.main_function import build_main
 from tvm_dyn.frontend.node import Node
@@ -159,7 +160,7 @@ class GraphImporter:
         self.values = ChainMap({**_initializers(graph), **(bound or {})}, outer)
         try:
             self.convert_nodes(graph)
-            return [self._lookup(o.name) for o in graph.output]
+            return [_of_declared_rank(self.ctx, self._lookup(o.name), o) for o in graph.output]
         finally:
             self.values = outer
 
@@ -173,6 +174,19 @@ def dtype_name(elem_type: int, name: str) -> str:
     if dtype in SUB_BYTE:
         raise UnsupportedOperatorError(f"'{name}' has element type {dtype}: types below one byte are not supported")
     return dtype
+
+
+def _of_declared_rank(ctx: Context, value: Value, info: onnx.ValueInfoProto) -> Value:
+    """A single element in the rank that a nested graph declares: exporters write () and (1,) for one another."""
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape") or (value.expr is not None and not isinstance(value.expr.ty, relax.TensorType)):
+        return value
+    shape, rank = ctx.shape(value), len(tensor.shape.dim)
+    if len(shape) == rank or any(not is_one(dim) for dim in shape):
+        return value
+    if value.is_const:
+        return Value(const=value.array.reshape((1,) * rank))
+    return ctx.emit(relax.op.reshape(ctx.tensor(value), (1,) * rank))
 
 
 def _declared_ranks(graph: onnx.GraphProto) -> dict[str, int]:

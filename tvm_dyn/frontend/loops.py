@@ -51,32 +51,31 @@ def emit_loop(
     count: the most steps, an extent (as an expression it may be negative), or None for no limit. condition: whether
     there is a first step. step: emits the body for a step's number and states; called until the states' shapes settle.
     """
-    initial = [_as_tensor(ctx, state) for state in states]
-    body = _Body(ctx, initial, step)
-    count = _UNLIMITED if count is None else count
+    body = _Body(ctx, states, step)
+    result = _run(ctx, body, _UNLIMITED if count is None else count, condition)
+    fields = [ctx.bb.emit(relax.TupleGetItem(result, k)) for k in range(len(result.ty.fields))]
+    finals = list(states)
+    changed = fields[1:] if body.has_condition else fields
+    for number, field in zip(body.carried, changed, strict=False):
+        # extents that steps change only the run knows, as those of the rows
+        dims = [ctx.fresh_symbol("d") if d is None else prim(d) for d in body.dims[number]]
+        finals[number] = Value(expr=ctx.bb.match_cast(field, relax.TensorType(dims, field.ty.dtype)))
+    return finals, [ctx.emit(rows) for rows in changed[len(body.carried) :]]
+
+
+def _run(ctx: Context, body: _Body, count: Any, condition: Value) -> relax.Var:
+    """A tuple: the last step's condition if the loop has one, the states that change, the rows."""
+    initial = [ctx.tensor(body.states[k]) for k in body.carried]
     call = emit_runner(ctx.bb, body.function, len(initial), len(body.symbols), body.has_condition)
-    steps = call([0, count, *body.symbols], [ctx.tensor(v) for v in (*initial, *body.captured)])
+    steps = call([0, count, *body.symbols], [*initial, *(ctx.tensor(v) for v in body.captured)])
     enters = _enters(ctx, count, condition)
-    if enters is True:
-        return _finish(ctx, body, ctx.bb.emit(steps))
 
     def none() -> relax.Expr:
-        return relax.Tuple([ctx.tensor(v) for v in _no_steps(ctx, body, condition, initial)])
+        return relax.Tuple([ctx.tensor(v) for v in _no_steps(ctx, body, condition)])
 
-    if enters is False:
-        return _finish(ctx, body, ctx.bb.emit(none()))
-    return _finish(ctx, body, ctx.bb.emit(relax.If(enters, _block(ctx, lambda: steps), _block(ctx, none))))
-
-
-def _finish(ctx: Context, body: _Body, result: relax.Var) -> tuple[list[Value], list[Value]]:
-    """States with the extents that no step changes; those of the others, and of the rows, only the run knows."""
-    fields = [ctx.bb.emit(relax.TupleGetItem(result, k)) for k in range(len(result.ty.fields))]
-    states = fields[1:] if body.has_condition else fields
-    finals = []
-    for field, dims in zip(states, body.dims, strict=False):
-        known = [ctx.fresh_symbol("d") if d is None else prim(d) for d in dims]
-        finals.append(Value(expr=ctx.bb.match_cast(field, relax.TensorType(known, field.ty.dtype))))
-    return finals, [ctx.emit(rows) for rows in states[len(finals) :]]
+    if isinstance(enters, bool):
+        return ctx.bb.emit(steps if enters else none())
+    return ctx.bb.emit(relax.If(enters, _block(ctx, lambda: steps), _block(ctx, none)))
 
 
 def _enters(ctx: Context, count: Any, condition: Value) -> Any:
@@ -99,7 +98,7 @@ def _enters(ctx: Context, count: Any, condition: Value) -> Any:
     return ctx.emit_te(enters, flag, count).expr
 
 
-def _no_steps(ctx: Context, body: _Body, condition: Value, states: Sequence[Value]) -> list[Value]:
+def _no_steps(ctx: Context, body: _Body, condition: Value) -> list[Value]:
     """The results of a loop that does not start; rows have the extents that are known ahead of it, others are 0."""
     known = set(body.symbols)
     rows = []
@@ -107,14 +106,14 @@ def _no_steps(ctx: Context, body: _Body, condition: Value, states: Sequence[Valu
         extents = [prim(d) if set(free_vars(prim(d))) <= known else prim(0) for d in dims]
         rows.append(ctx.emit(relax.op.zeros(relax.ShapeExpr([prim(0), *extents]), dtype)))
     flag = [Value(expr=relax.op.reshape(ctx.tensor(condition), ()))] if body.has_condition else []
-    return [*flag, *states, *rows]
+    return [*flag, *(body.states[k] for k in body.carried), *rows]
 
 
-def _as_tensor(ctx: Context, value: Value) -> Value:
-    tensor = ctx.tensor(value)
-    if not isinstance(tensor.ty, relax.TensorType):
+def _tensor(ctx: Context, value: Value) -> Value:
+    expr = ctx.tensor(value)
+    if not isinstance(expr.ty, relax.TensorType):
         raise UnsupportedOperatorError(f"{ctx.label}: a loop-carried value is no tensor")
-    return Value(expr=tensor)
+    return Value(expr=expr)
 
 
 def _block(ctx: Context, emit: Callable[[], relax.Expr]) -> relax.SeqExpr:
@@ -131,60 +130,72 @@ def _block(ctx: Context, emit: Callable[[], relax.Expr]) -> relax.SeqExpr:
 class _Body:
     """The function of one step.
 
-    dims: the extents of each state, None for one that changes. row_types: (extents, dtype) of each row.
-    captured: tensors around the loop that the body reads. symbols: those around the loop that it mentions.
+    carried: the states that a step changes; others stay what they were ahead of the loop. dims: the extents of each
+    state, None for one that changes. row_types: (extents, dtype) of each row. captured: tensors around the loop that
+    the body reads. symbols: those around the loop that it mentions.
     """
 
-    def __init__(self, ctx: Context, states: list[Value], step: StepConverter):
+    def __init__(self, ctx: Context, states: Sequence[Value], step: StepConverter):
         self.ctx, self.states, self.step = ctx, states, step
-        self.dims: list[list[Any]] = [list(ctx.shape(state)) for state in states]
+        self.carried = list(range(len(states)))
+        self.dims: list[list[Any]] = [list(ctx.shape(_tensor(ctx, state))) for state in states]
         while not self._convert():
             pass
 
     def _convert(self) -> bool:
-        """Whether the states' extents stay as `dims` says; else these are widened."""
+        """Whether the states behave as `carried` and `dims` say; else these are corrected."""
         ctx, number = self.ctx, tirx.Var("step", "int64")
-        shapes = [[ctx.fresh_symbol("d") if d is None else prim(d) for d in dims] for dims in self.dims]
-        params = [
-            relax.Var(f"state{k}", relax.TensorType(shape, state.expr.ty.dtype))
-            for k, (state, shape) in enumerate(zip(self.states, shapes, strict=True))
-        ]
-        ctx.bb.begin_scope([relax.Var("at", relax.ShapeType([number])), *params])
+        shapes = {k: [ctx.fresh_symbol("d") if d is None else prim(d) for d in self.dims[k]] for k in self.carried}
+        params = {
+            k: relax.Var(f"state{k}", relax.TensorType(shape, self.states[k].dtype)) for k, shape in shapes.items()
+        }
+        ctx.bb.begin_scope([relax.Var("at", relax.ShapeType([number])), *params.values()])
         ctx.bb._begin_binding_block()
         with ctx.branch():
             try:
                 ctx.facts.assume(number >= 0)
-                done = self.step(symbols([number], ()), [Value(expr=p) for p in params])
-                stays = self._widen(done.states)
+                states = [Value(expr=params[k]) if k in params else state for k, state in enumerate(self.states)]
+                done = self.step(symbols([number], ()), states)
+                settled = self._settle(params, done.states)
                 result = ctx.bb.emit(relax.Tuple(self._results(done)))
             finally:
                 block = ctx.bb._end_block()
-        if stays:
+        if settled:
             self.row_types = [(ctx.shape(v), v.dtype) for v in done.rows]
-            own = [number, *(s for dims, shape in zip(self.dims, shapes, strict=True) for s in _changing(dims, shape))]
-            self._lift(params, own, ctx.bb.normalize(relax.SeqExpr([block], result)))
+            own = [number, *(s for k in shapes for d, s in zip(self.dims[k], shapes[k], strict=True) if d is None)]
+            self._lift(list(params.values()), own, ctx.bb.normalize(relax.SeqExpr([block], result)))
         ctx.bb.end_scope()
-        return stays
+        return settled
 
     def _results(self, done: Step) -> list[relax.Expr]:
         ctx = self.ctx
         self.has_condition = not (done.condition.is_const and bool(done.condition.array.all()))
         flag = [ctx.bb.emit(relax.op.reshape(ctx.tensor(done.condition), ()))] if self.has_condition else []
         rows = [ctx.bb.emit(relax.op.expand_dims(ctx.tensor(v), 0)) for v in done.rows]
-        return [*flag, *map(ctx.tensor, done.states), *rows]
+        return [*flag, *(ctx.tensor(done.states[k]) for k in self.carried), *rows]
 
-    def _widen(self, results: list[Value]) -> bool:
-        stays = True
-        for number, (dims, result) in enumerate(zip(self.dims, results, strict=True)):
-            after = self.ctx.shape(_as_tensor(self.ctx, result))
-            if len(after) != len(dims):
-                raise UnsupportedOperatorError(
-                    f"{self.ctx.label}: loop-carried value {number} changes its rank from {len(dims)} to {len(after)}"
-                )
-            for axis, (old, new) in enumerate(zip(dims, after, strict=True)):
-                if old is not None and not self.ctx.facts.prove_equal(old, new):
-                    dims[axis], stays = None, False
-        return stays
+    def _settle(self, params: dict[int, relax.Var], results: list[Value]) -> bool:
+        settled = True
+        for number, param in params.items():
+            result = _tensor(self.ctx, results[number])
+            if result.expr.same_as(param):
+                self.carried.remove(number)
+                settled = False
+            elif not self._widen(number, result):
+                settled = False
+        return settled
+
+    def _widen(self, number: int, result: Value) -> bool:
+        """Whether a state keeps its extents; those that change become None."""
+        dims, after, keeps = self.dims[number], self.ctx.shape(result), True
+        if len(after) != len(dims):
+            raise UnsupportedOperatorError(
+                f"{self.ctx.label}: loop-carried value {number} changes its rank from {len(dims)} to {len(after)}"
+            )
+        for axis, (old, new) in enumerate(zip(dims, after, strict=True)):
+            if old is not None and not self.ctx.facts.prove_equal(old, new):
+                dims[axis], keeps = None, False
+        return keeps
 
     def _lift(self, params: list[relax.Var], own: list[tirx.Var], body: relax.Expr) -> None:
         """Make the body a function: what it reads of the code around it comes in as arguments."""
@@ -198,6 +209,3 @@ class _Body:
         func = relax.Function([at, *params], body, is_pure=False)
         self.function = self.ctx.bb.add_func(relax.utils.copy_with_new_vars(func), "loop_body")
 
-
-def _changing(dims: Sequence[Any], shape: Sequence[tirx.Var]) -> list[tirx.Var]:
-    return [symbol for dim, symbol in zip(dims, shape, strict=True) if dim is None]
