@@ -5,7 +5,7 @@ import pytest
 from graphs import assert_like_onnxruntime, normal, parse
 
 import tvm_dyn
-from tvm_dyn.errors import UnsupportedOperatorError
+from tvm_dyn.errors import CallError, UnsupportedOperatorError
 
 COUNTS = (0, 1, 2, 3, 7, 64)
 
@@ -104,8 +104,22 @@ def test_a_state_of_another_rank_is_an_error_that_names_the_node():
         "c2 = Identity(c)\n h2 = Unsqueeze(h, last) }> }",
         last=np.array([-1]),
     )
-    with pytest.raises(UnsupportedOperatorError, match=r"Loop.*value 0 changes its rank from 1 to 2"):
+    with pytest.raises(UnsupportedOperatorError, match=r"Loop.*value 0 changes its rank to 2"):
         tvm_dyn.compile(model)
+
+
+@pytest.mark.parametrize("start", ["n", "both"])
+def test_a_placeholder_takes_its_rank_from_the_first_step(start):
+    go = {"n": "go = Greater(one, zero)\n ", "both": "total = ReduceSum<keepdims=0>(x)\n go = Greater(total, zero)\n "}
+    model = parse(
+        "g (int64 n, float[b] x) => (float[p,q] y) <float one = {1}, float zero = {0}> { " + go[start] + "y = "
+        "Loop(n, go, zero) <body = s (int64 i, bool c, float[p,q] h) => (bool c2, float[p,q] h2) { "
+        "c2 = Identity(c)\n f = Cast<to=1>(i)\n g = Add(x, f)\n h2 = Unsqueeze(g, last) }> }",
+        last=np.array([-1]),
+    )
+    library = assert_like_onnxruntime(model, *[[np.array(n), np.abs(normal(b))] for n in (1, 2, 5) for b in (1, 4)])
+    with pytest.raises(CallError, match=r"Loop.*runs no step"):
+        library(np.array(0), normal(3))
 
 
 def test_many_steps_need_no_deep_stack():

@@ -18,13 +18,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from tvm_dyn.errors import UnsupportedOperatorError
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.extents import prim
 from tvm_dyn.frontend.loop_runner import emit_runner
-from tvm_dyn.frontend.value import Value, symbols
+from tvm_dyn.frontend.value import Value, constant, symbols
 from tvm_dyn.symbolic import free_vars
 
 # The steps of a loop that only its condition ends; numbers of steps add up to it, and shape values are int64.
@@ -69,6 +70,9 @@ def _run(ctx: Context, body: _Body, count: Any, condition: Value) -> relax.Var:
     call = emit_runner(ctx.bb, body.function, len(initial), len(body.symbols), body.has_condition)
     steps = call([0, count, *body.symbols], [*initial, *(ctx.tensor(v) for v in body.captured)])
     enters = _enters(ctx, count, condition)
+    if body.placeholders and enters is not True:
+        _require_steps(ctx, enters)
+        enters = True
 
     def none() -> relax.Expr:
         return relax.Tuple([ctx.tensor(v) for v in _no_steps(ctx, body, condition)])
@@ -96,6 +100,13 @@ def _enters(ctx: Context, count: Any, condition: Value) -> Any:
         return te.compute((), lambda: tirx.all(given(), steps >= 1), name="enters")
 
     return ctx.emit_te(enters, flag, count).expr
+
+
+def _require_steps(ctx: Context, enters: Any) -> None:
+    """State that the loop starts: without a step, a state that starts as a placeholder would have another rank."""
+    flag = relax.op.astype(enters, "int64") if isinstance(enters, relax.Var) else None
+    condition = enters if flag is None else ctx.scalar(ctx.emit(flag), signed=False) >= 1
+    ctx.require(condition, [], f"{ctx.label}: runs no step, but a value that it carries is given its rank by the first")
 
 
 def _no_steps(ctx: Context, body: _Body, condition: Value) -> list[Value]:
@@ -131,12 +142,14 @@ class _Body:
     """The function of one step.
 
     carried: the states that a step changes; others stay what they were ahead of the loop. dims: the extents of each
-    state, None for one that changes. row_types: (extents, dtype) of each row. captured: tensors around the loop that
-    the body reads. symbols: those around the loop that it mentions.
+    state, None for one that changes. placeholders: the states that each step writes and none reads, in another rank
+    than they start with. row_types: (extents, dtype) of each row. captured: tensors around the loop that the body
+    reads. symbols: those around the loop that it mentions.
     """
 
     def __init__(self, ctx: Context, states: Sequence[Value], step: StepConverter):
-        self.ctx, self.states, self.step = ctx, states, step
+        self.ctx, self.states, self.step = ctx, list(states), step
+        self.placeholders: set[int] = set()
         self.carried = list(range(len(states)))
         self.dims: list[list[Any]] = [list(ctx.shape(_tensor(ctx, state))) for state in states]
         while not self._convert():
@@ -160,10 +173,12 @@ class _Body:
                 result = ctx.bb.emit(relax.Tuple(self._results(done)))
             finally:
                 block = ctx.bb._end_block()
+        body = relax.SeqExpr([block], result)
+        self._check_placeholders(params, body)
         if settled:
             self.row_types = [(ctx.shape(v), v.dtype) for v in done.rows]
             own = [number, *(s for k in shapes for d, s in zip(self.dims[k], shapes[k], strict=True) if d is None)]
-            self._lift(list(params.values()), own, ctx.bb.normalize(relax.SeqExpr([block], result)))
+            self._lift(list(params.values()), own, ctx.bb.normalize(body))
         ctx.bb.end_scope()
         return settled
 
@@ -189,13 +204,22 @@ class _Body:
         """Whether a state keeps its extents; those that change become None."""
         dims, after, keeps = self.dims[number], self.ctx.shape(result), True
         if len(after) != len(dims):
-            raise UnsupportedOperatorError(
-                f"{self.ctx.label}: loop-carried value {number} changes its rank from {len(dims)} to {len(after)}"
-            )
+            self.placeholders.add(number)
+            self.dims[number] = [None] * len(after)
+            self.states[number] = constant(np.zeros([0] * len(after)), result.dtype)
+            return False
         for axis, (old, new) in enumerate(zip(dims, after, strict=True)):
             if old is not None and not self.ctx.facts.prove_equal(old, new):
                 dims[axis], keeps = None, False
         return keeps
+
+    def _check_placeholders(self, params: dict[int, relax.Var], body: relax.SeqExpr) -> None:
+        read = relax.analysis.free_vars(body)
+        for number in self.placeholders:
+            if any(params[number].same_as(v) for v in read):
+                raise UnsupportedOperatorError(
+                    f"{self.ctx.label}: loop-carried value {number} changes its rank to {len(self.dims[number])}"
+                )
 
     def _lift(self, params: list[relax.Var], own: list[tirx.Var], body: relax.Expr) -> None:
         """Make the body a function: what it reads of the code around it comes in as arguments."""
