@@ -127,9 +127,12 @@ class Record:
         return variant_of(self.trace_json)
 
     def seconds(self, conditions: Conditions) -> dict[Point, float]:
-        """Seconds by extents under these conditions; of several measurements at the same extents the last counts."""
-        found = [m.seconds for m in self.measurements if m.conditions == conditions]
-        return {extents: value for seconds in found for extents, value in seconds.items()}
+        """Seconds by extents under these conditions, the least of several measurements at the same extents."""
+        found: dict[Point, float] = {}
+        for measurement in self.measurements:
+            for extents, value in measurement.seconds.items() if measurement.conditions == conditions else ():
+                found[extents] = min(value, found.get(extents, value))
+        return found
 
     def fault(self, conditions: Conditions) -> str | None:
         """Why the trace cannot be used under these conditions; None where nothing is known against it."""

@@ -1,0 +1,161 @@
+"""The state of one task while it is tuned: what was measured, what is left, and what is worth measuring next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tvm_dyn.runtime.variants import Variant, decide
+from tvm_dyn.schedules.replay import record
+from tvm_dyn.tuning.records import Conditions, Record, digest, point, trace_json
+from tvm_dyn.tuning.tasks import BackboneTask
+from tvm_dyn.tuning.variants import variant_of_tile
+
+Predict = Callable[[Variant, Mapping[str, int]], float]
+"""(variant, extents) -> seconds on one thread; only ratios between variants of one backbone matter."""
+
+_EXPLORE = 0.15
+"""Share of candidates that are drawn at random, for what a cost model may not know."""
+
+
+@dataclass
+class Candidate:
+    """A tile of a task: its trace, and once measured its seconds at the points of the task."""
+
+    tile: Any
+    variant: Variant
+    trace: list
+    seconds: np.ndarray | None = None
+    fault: str | None = None
+
+    def take(self, seconds: Sequence[float]) -> None:
+        """What was measured; of several measurements the least counts, as nothing makes code faster by chance."""
+        new = np.array(seconds, "float64")
+        self.seconds = new if self.seconds is None else np.minimum(self.seconds, new)
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be measured."""
+        return self.seconds is None and self.fault is None
+
+
+@dataclass
+class TaskSearch:
+    """One task. candidates: the untuned ones first. restored: how many were known from the database."""
+
+    task: BackboneTask
+    candidates: list[Candidate] = field(default_factory=list)
+    restored: int = 0
+    last_gain: float = 1.0
+    batches: int = 0
+
+    def __post_init__(self) -> None:
+        tiles = dict.fromkeys([*self.task.space.untuned, *self.task.space.candidates])
+        for tile in tiles:
+            self.add(tile)
+
+    def add(self, tile: Any) -> None:
+        """One more candidate."""
+        trace = trace_json(record(self.task.backbone, tile))
+        self.candidates.append(Candidate(tile, variant_of_tile(tile), trace))
+
+    @property
+    def calls(self) -> np.ndarray:
+        """How often the model calls the backbone at each point."""
+        return np.array([p.calls for p in self.task.points])
+
+    @property
+    def measured(self) -> list[Candidate]:
+        return [c for c in self.candidates if c.seconds is not None]
+
+    @property
+    def trials(self) -> int:
+        """Candidates that were built or measured, those of earlier runs too."""
+        return sum(not c.open for c in self.candidates)
+
+    @property
+    def best(self) -> np.ndarray:
+        """Least seconds at each point."""
+        return np.min([np.inf * np.ones(len(self.task.points)), *[c.seconds for c in self.measured]], axis=0)
+
+    @property
+    def expected_seconds(self) -> float:
+        """Of all its calls in one call of the model, on average, with the best candidate for each point."""
+        return float(self.calls @ self.best)
+
+    @property
+    def untuned_seconds(self) -> float:
+        """The same with what is taken without tuning; inf where that was not measured."""
+        space, total = self.task.space, 0.0
+        for place in self.task.points:
+            found = self.candidates[decide(space.tree, place.extents)]
+            at = self.task.points.index(place)
+            total += place.calls * (np.inf if found.seconds is None else float(found.seconds[at]))
+        return total
+
+    @property
+    def gflops(self) -> float:
+        """At the point where the best candidate is fastest."""
+        rates = np.array([p.operations for p in self.task.points]) / self.best
+        return float(rates.max()) / 1e9
+
+    def restore(self, records: Sequence[Record], conditions: Conditions) -> None:
+        """Take over what the database knows."""
+        by_trace = {digest(c.trace): c for c in self.candidates}
+        for known in records:
+            candidate = by_trace.get(digest(known.trace_json))
+            if candidate is None or not candidate.open:
+                continue
+            candidate.fault = known.fault(conditions)
+            seconds = known.seconds(conditions)
+            times = [seconds.get(point(p.extents)) for p in self.task.points]
+            if None not in times:
+                candidate.seconds = np.array(times, "float64")
+            self.restored += not candidate.open
+
+    def next_batch(self, count: int, predict: Predict | None, generator: random.Random) -> list[Candidate]:
+        """The candidates to measure next: what is taken without tuning, then by predicted gain of the set."""
+        untuned = [c for c in self.candidates[: len(self.task.space.untuned)] if c.open]
+        left = [c for c in self.candidates if c.open and c not in untuned]
+        generator.shuffle(left)
+        batch, wanted = untuned[:count], count - len(untuned[:count])
+        if predict is None or wanted <= 0:
+            return batch + left[: max(wanted, 0)]
+        random_ones = sum(generator.random() < _EXPLORE for _ in range(wanted))
+        return batch + self._by_gain(left, wanted - random_ones, predict) + left[:random_ones]
+
+    def _by_gain(self, left: list[Candidate], count: int, predict: Predict) -> list[Candidate]:
+        """Takes what it returns out of ``left``."""
+        best, predicted = self._predictions(left, predict)
+        chosen: list[int] = []
+        for _ in range(min(count, len(left))):
+            gains = (np.maximum(best[None, :] / predicted - 1, 0) * self.calls).sum(axis=1)
+            gains += 1e-6 * (self.calls * best / predicted).sum(axis=1)  # among those without gain the fastest
+            gains[chosen] = -1
+            chosen.append(int(gains.argmax()))
+            best = np.minimum(best, predicted[chosen[-1]])
+        taken = [left[n] for n in chosen]
+        left[:] = [c for c in left if c not in taken]
+        return taken
+
+    def _predictions(self, candidates: Sequence[Candidate], predict: Predict) -> tuple[np.ndarray, np.ndarray]:
+        """(best seconds by point, predicted seconds [candidates, points]), scaled to what was measured at the point."""
+        extents = [p.extents for p in self.task.points]
+        predicted = np.array([[predict(c.variant, e) for e in extents] for c in candidates]).reshape(-1, len(extents))
+        if not self.measured:
+            return (predicted.min(axis=0) if len(predicted) else np.ones(len(extents))), predicted
+        known = np.array([[predict(c.variant, e) for e in extents] for c in self.measured])
+        scale = np.exp(np.median(np.log([c.seconds for c in self.measured] / known), axis=0))
+        return self.best, predicted * scale
+
+    def predicted_gain(self, predict: Predict | None) -> float:
+        """Seconds that a call of the model is expected to save by the candidates that are left."""
+        left = [c for c in self.candidates if c.open]
+        if predict is None or not left:
+            return 0.0
+        best, predicted = self._predictions(left, predict)
+        return float(self.calls @ np.maximum(best - predicted.min(axis=0), 0))
