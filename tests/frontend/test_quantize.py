@@ -1,6 +1,7 @@
 """Quantized operators: integer results equal onnxruntime's exactly, at every extent."""
 
 import numpy as np
+import pytest
 from graphs import normal, parse, reference
 
 import tvm_dyn
@@ -58,3 +59,43 @@ def test_dynamic_quantization_of_any_range():
         "g (float[n] x) => (uint8[n] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }", opset=11
     )
     assert_equal(model, [normal(1)], [normal(17)], [np.zeros(3, "float32")], [np.abs(normal(7)) + 1])
+
+
+@pytest.mark.parametrize("depth", [5, 300, 5000])
+def test_sums_are_exact_whatever_the_size_of_the_weights(depth):
+    """Within float32's whole numbers, in two parts beyond it, and in int32 where those are too large too."""
+    model = parse(
+        "g (uint8[n,k] a) => (int32[n,6] y) { y = MatMulInteger(a, b, p) }",
+        b=np.full((depth, 6), 127, "int8") - np.arange(6, dtype="int8"),
+        p=np.uint8(0),
+    )
+    assert_equal(model, *[[np.full((n, depth), 255, "uint8") - codes("uint8", n, depth) % 3] for n in (1, 7)])
+
+
+def test_3x3_convolutions_of_many_channels_are_exact():
+    model = parse(
+        "g (uint8[n,32,h,w] x) => (int32[n,32,p,q] y) { y = ConvInteger<pads=[1,1,1,1]>(x, k, z) }",
+        k=codes("int8", 32, 32, 3, 3),
+        z=np.uint8(128),
+    )
+    assert_equal(model, *[[codes("uint8", n, 32, h, w)] for n, h, w in [(1, 1, 1), (1, 24, 30), (2, 17, 33)]])
+
+
+def test_rounded_models_have_onnxruntimes_sigmoid_to_the_bit():
+    model = parse(
+        "g (float[n] x) => (float[n] s, uint8[n] y, float scale, uint8 z) { "
+        "s = Sigmoid(x)\n y, scale, z = DynamicQuantizeLinear(s) }",
+        opset=13,
+    )
+    assert_equal(model, [normal(1)], [8 * normal(4099)], [np.array([np.inf, -np.inf, 0, 30, -30], "float32")])
+    (result, *_) = tvm_dyn.compile(model)(np.array([np.nan, 1], "float32"))
+    assert np.isnan(result[0])
+
+
+def test_rounded_models_round_products_ahead_of_sums():
+    model = parse(
+        "g (float[n] x, float[n] y) => (float[n] s, uint8[n] q, float scale, uint8 z) { "
+        "a = Mul(x, y)\n s = Add(a, x)\n q, scale, z = DynamicQuantizeLinear(s) }",
+        opset=13,
+    )
+    assert_equal(model, *[[normal(n), normal(n, seed=1)] for n in (1, 17, 4099)])

@@ -39,6 +39,7 @@ from tvm_dyn.frontend.symbols import SymbolTable
 from tvm_dyn.frontend.value import SUB_BYTE, Value
 
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sigmoid", "Relu", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Identity"}
+_ROUNDING = {"DynamicQuantizeLinear", "QuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
 # Each restart merges at least one symbol into others, so the number of dims bounds them; this catches a fault of ours.
 _MAX_RESTARTS = 10_000
 
@@ -77,6 +78,7 @@ class GraphImporter:
         self._symbols.check_user_names()
         ctx = self.ctx = Context(self._symbols, self._opsets)
         ctx.declared_ranks = _declared_ranks(self._graph)
+        ctx.rounds_activations = any(node.op_type in _ROUNDING for node in self._graph.node)
         self.values = {**constants, **{i.name: Value(expr=p) for i, p in zip(inputs, params, strict=True)}}
         return build_main(ctx, params, [i.name for i in inputs], self._body)
 
