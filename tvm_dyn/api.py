@@ -56,7 +56,7 @@ def compile(
     module = import_model(model, dims)
     dump = Path(dump_phases) if dump_phases else None
     check = SelfCheck(target or host_target(), report) if self_check else None
-    library = Library(pipeline.build(module, target, dump, report, check).jit(), num_threads)
+    library = Library(pipeline.build(module, target, dump=dump, progress=report, check=check).jit(), num_threads)
     library.self_check = check.summary if check else None
     return library
 
