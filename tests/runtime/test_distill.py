@@ -59,7 +59,7 @@ def test_one_extent_is_divided_as_well_as_can_be(seed, leaves):
     for parts in range(leaves):
         for cuts in itertools.combinations(range(1, 10), parts):
             bounds = [0, *cuts, 10]
-            best = min(best, sum(relative[a:b].sum(axis=0).min() for a, b in zip(bounds, bounds[1:], strict=False)))
+            best = min(best, sum(relative[a:b].sum(axis=0).min() for a, b in itertools.pairwise(bounds)))
     found = distill(points, costs, max_leaves=leaves)
     assert found.expected == pytest.approx(best / 10 - 1, abs=3e-4)
 

@@ -10,6 +10,7 @@ grown from the root, each split the best one when both of its sides are split on
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ def _checked(points: Sequence, seconds: NDArray, weights: Sequence[float] | None
 def _thresholds(values: NDArray) -> NDArray:
     """Where to cut between neighbouring values: in the middle of their logarithms."""
     distinct = np.unique(values)
-    cuts = [math.isqrt(max(int(a), 1) * int(b) - 1) + 1 for a, b in zip(distinct, distinct[1:], strict=False)]
+    cuts = [math.isqrt(max(int(a), 1) * int(b) - 1) + 1 for a, b in itertools.pairwise(distinct)]
     kept = [max(cut, int(a) + 1) for cut, a in zip(cuts, distinct, strict=False)]
     step = max(-(-len(kept) // MOST_THRESHOLDS), 1)
     return np.array(kept[::step], "int64")
@@ -123,7 +124,7 @@ def _intervals(name: str, values: NDArray, costs: NDArray, max_leaves: int) -> T
     bounds = ends[::-1]
     parts = [
         (int(cuts[start - 1]) if start else 0, int((summed[end] - summed[start]).argmin()))
-        for start, end in zip(bounds, bounds[1:], strict=False)
+        for start, end in itertools.pairwise(bounds)
     ]
     return _balanced(name, parts)
 
@@ -143,9 +144,9 @@ def _grown(columns: dict[str, NDArray], costs: NDArray, depth: int, total: float
     if not depth or len(costs) < 2 or alone - costs.min(axis=1).sum() <= WORTH_A_LEAF * total:
         return Leaf(leaf)
     best = min(_splits(columns, costs, look_ahead=depth > 1), default=None)
-    if best is None or alone - best[0] <= WORTH_A_LEAF * total:
+    if best is None or alone - best.cost <= WORTH_A_LEAF * total:
         return Leaf(leaf)
-    _, name, threshold = best
+    name, threshold = best.extent, best.threshold
     low = columns[name] < threshold
     below, above = (
         _grown({n: values[side] for n, values in columns.items()}, costs[side], depth - 1, total)
@@ -154,26 +155,36 @@ def _grown(columns: dict[str, NDArray], costs: NDArray, depth: int, total: float
     return below if below == above else Split(name, threshold, below, above)
 
 
-def _splits(columns: dict[str, NDArray], costs: NDArray, look_ahead: bool) -> list[tuple[float, str, int]]:
-    """(cost, extent, threshold) of every split; with ``look_ahead`` its sides are split once more themselves."""
+@dataclass(frozen=True, order=True)
+class _Cut:
+    """A split: what its sides cost when they are split once more (of equals the best as they are), and as they are."""
+
+    cost: float
+    alone: float
+    extent: str
+    threshold: int
+
+
+def _splits(columns: dict[str, NDArray], costs: NDArray, look_ahead: bool) -> list[_Cut]:
+    """Every split; without ``look_ahead`` sides are not split once more."""
     found = []
     for name, values in columns.items():
         cuts = _thresholds(values)
         if look_ahead:
-            for cut in cuts[:: max(-(-len(cuts) // _LOOK_AHEAD_THRESHOLDS), 1)]:
-                low = values < cut
-                sides = [({n: v[side] for n, v in columns.items()}, costs[side]) for side in (low, ~low)]
-                found.append((sum(_once_more(*side) for side in sides), name, int(cut)))
-            continue
+            cuts = cuts[:: max(-(-len(cuts) // _LOOK_AHEAD_THRESHOLDS), 1)]
         order = np.argsort(values, kind="stable")
         summed = np.vstack([np.zeros(costs.shape[1]), costs[order].cumsum(axis=0)])
         for cut, n in zip(cuts, np.searchsorted(values[order], cuts, side="left"), strict=True):
-            cost = summed[n].min() + (summed[-1] - summed[n]).min()
-            found.append((float(cost), name, int(cut)))
+            alone = float(summed[n].min() + (summed[-1] - summed[n]).min())
+            ahead = _once_more(columns, costs, values < cut) if look_ahead else alone
+            found.append(_Cut(round(ahead, 9), alone, name, int(cut)))
     return found
 
 
-def _once_more(columns: dict[str, NDArray], costs: NDArray) -> float:
-    """What one side costs after its best split, or without one."""
-    split = min(_splits(columns, costs, look_ahead=False), default=(np.inf,))
-    return min(float(costs.sum(axis=0).min()), split[0])
+def _once_more(columns: dict[str, NDArray], costs: NDArray, low: NDArray) -> float:
+    """What both sides of a split cost, each after the best split of its own."""
+    total = 0.0
+    for side in (low, ~low):
+        splits = _splits({name: values[side] for name, values in columns.items()}, costs[side], look_ahead=False)
+        total += min([float(costs[side].sum(axis=0).min()), *(split.cost for split in splits)])
+    return total
