@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_dyn.errors import KernelFallbackWarning, ReplayError
+from tvm_dyn.runtime.variants import Variant
 from tvm_dyn.schedules import dispatch, space_of
 from tvm_dyn.schedules.backbone import has_constant_operand, normal_form
 from tvm_dyn.schedules.choices import Choice, Choices
@@ -47,24 +48,19 @@ class ReplayBackboneSchedule:
 
     def _replayed(self, name: str, func: PrimFunc, target: Target) -> PrimFunc:
         found = backbone_of(func)
-        choice = self._choice(found[1], target) if found else None
-        if found is None or choice is None:
+        space = space_of(found[1], target) if found else None
+        if found is None or space is None:
             return func
+        kernel, backbone = found
+        choice = self.choices.get(backbone)
+        if choice is None:
+            choice = self.choices[backbone] = Choice.untuned(backbone, space)
         try:
-            return _with_choice(found[0], choice)
+            return _with_choice(kernel, choice, type(space.untuned[0]).__name__)
         except ReplayError as error:
             message = f"kernel {name} goes without the trace of its backbone: {error}"
             warnings.warn(message, KernelFallbackWarning, stacklevel=2)
             return func
-
-    def _choice(self, backbone: PrimFunc, target: Target) -> Choice | None:
-        known = self.choices.get(backbone)
-        if known is None:
-            space = space_of(backbone, target)
-            if space is None:
-                return None
-            known = self.choices[backbone] = Choice.untuned(backbone, space)
-        return known
 
 
 def backbone_of(func: PrimFunc) -> tuple[PrimFunc, PrimFunc] | None:
@@ -75,10 +71,13 @@ def backbone_of(func: PrimFunc) -> tuple[PrimFunc, PrimFunc] | None:
     return found[0], normal_form(workload(func))[1]
 
 
-def _with_choice(kernel: PrimFunc, choice: Choice) -> PrimFunc:
-    """Raises ReplayError where a trace does not apply to the kernel or decides nothing about it."""
+def _with_choice(kernel: PrimFunc, choice: Choice, kind: str) -> PrimFunc:
+    """Raises ReplayError where a trace does not apply to the kernel or decides another ``kind`` of tile."""
     replayed = [replay(trace, kernel) for trace in choice.traces]
-    variants = [dispatch.variant_of(decided) for decided in replayed]
-    if None in variants:
-        raise ReplayError("the trace decides no tile")
-    return dispatch.with_variants(replayed[0], [v for v in variants if v], choice.tree, choice.source)
+    variants: list[Variant] = []
+    for decided in replayed:
+        variant = dispatch.variant_of(decided)
+        if variant is None or variant.kind != kind:
+            raise ReplayError(f"the trace decides {f'a {variant.kind}' if variant else 'nothing'}, the kernel needs a {kind}")
+        variants.append(variant)
+    return dispatch.with_variants(replayed[0], variants, choice.tree, choice.source)
