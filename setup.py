@@ -1,4 +1,4 @@
-"""Packaging: `pip install .`, the console script `tvm-dyn`, and the extras test, bench and torch."""
+"""Packaging: `pip install .`, the console script `tvm-dyn`, and the extras test, bench, torch and report."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent
 
 TORCH = ["torch==2.13.0", "onnxscript>=0.7", "transformers>=5.0,<6"]
 BENCH = ["onnxruntime>=1.20", "openvino>=2025.0", *TORCH]
+REPORT = ["matplotlib>=3.8"]
 TEST = [
     "pytest>=8.0",
     "pytest-xdist>=3.5",
@@ -40,6 +41,8 @@ setup(
         "packaging>=23.0",
         # MetaSchedule: cost model, worker pool.
         "xgboost>=2.0",
+        # The runtime's cost model: calibration.
+        "scipy>=1.11",
         "psutil>=5.9",
         "cloudpickle>=3.0",
         # Tuning databases.
@@ -48,6 +51,6 @@ setup(
         "click>=8.1",
         "rich>=13.7",
     ],
-    extras_require={"test": TEST, "bench": BENCH, "torch": TORCH},
+    extras_require={"test": TEST, "bench": BENCH, "torch": TORCH, "report": REPORT},
     entry_points={"console_scripts": ["tvm-dyn = tvm_dyn.cli:main"]},
 )

@@ -83,3 +83,9 @@ class TuningError(TvmDynError):
 
 class DamagedRecordWarning(UserWarning):
     """A line of a tuning database cannot be read; it is skipped."""
+
+
+class CostModelError(TvmDynError, ValueError):
+    """A cost model cannot be read, is of other hardware, or its samples cannot be used."""
+
+    stage = "tune"
