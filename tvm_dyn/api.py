@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     import torch
     from tvm.target import Target
 
+    from .tuning.profile import ShapeProfile
+    from .tuning.reuse import DatabaseChoices
+    from .tuning.session import TuningReport
+    from .tuning.tuner import Status
+
     Model = str | os.PathLike[str] | onnx.ModelProto | torch.export.ExportedProgram | tvm.IRModule
+    Profile = str | os.PathLike[str] | ShapeProfile | None
 
 
 def compile(
@@ -35,6 +41,8 @@ def compile(
     dump_phases: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     self_check: bool = False,
+    database: str | os.PathLike[str] | None = None,
+    profile: Profile = None,
 ) -> Library:
     """Compile a model once; the library it returns runs every shape the model allows.
 
@@ -46,6 +54,9 @@ def compile(
     progress: called with the name of each phase as it starts.
     self_check: run every kernel, as scheduled and as it was, on the same random inputs at several extents, and fail
     where one is wrong; the library's `self_check` tells what was looked at. It takes seconds to minutes.
+    database: a folder that `tune` wrote to: fusion groups take the variants it knows for their backbones, whatever
+    model those were tuned for; the library's `reused` tells which. Nothing is measured; groups of other backbones take
+    what they take without it. profile: the shapes that matter, as in `tune`.
 
     Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read
     (`.stage` is 'import'), `CompileError` where a pass, code generation or the self-check fails ('compile').
@@ -56,9 +67,57 @@ def compile(
     module = import_model(model, dims)
     dump = Path(dump_phases) if dump_phases else None
     check = SelfCheck(target or host_target(), report) if self_check else None
-    library = Library(pipeline.build(module, target, dump=dump, progress=report, check=check).jit(), num_threads)
+    choices = _known_choices(database, target or host_target(), profile)
+    executable = pipeline.build(module, target, choices, dump=dump, progress=report, check=check)
+    library = Library(executable.jit(), num_threads)
     library.self_check = check.summary if check else None
+    library.reused = tuple(choices.reused) if choices else ()
     return library
+
+
+def tune(
+    model: Model,
+    target: Target | None = None,
+    dims: Mapping[str, Dim | int] | None = None,
+    *,
+    database: str | os.PathLike[str],
+    profile: Profile = None,
+    trials: int = 64,
+    budget: str | float | None = None,
+    progress: Callable[[Status], None] | None = None,
+) -> TuningReport:
+    """Measure candidates for the backbones of a model, once for all shapes; `compile` with the same database uses them.
+
+    model, target, dims: as in `compile`. database: a folder, made where it is missing; several processes may write to
+    it at once. profile: the shapes that matter: a histogram file (see `tvm_dyn.tuning.profile`) or a `ShapeProfile`; by
+    default all that ``dims`` allow, alike. trials: candidates to measure of each backbone, at most, those that the
+    database knows included. budget: of time, in seconds or as "90s", "10min", "1h"; the search ends sooner where more
+    no longer pays. progress: called after each candidate. Ctrl-C ends the search; the report says so.
+
+    Raises `TuningError` on a profile, budget or target that does not do, `DatabaseError`, and as `compile` does.
+    """
+    from .tuning import session
+
+    seconds = session.parse_budget(budget)
+    module = import_model(model, dims)
+    known = session.TuningDatabase(database)
+    return session.tune_module(
+        module, target or host_target(), known, _profile(profile), trials, seconds, progress or (lambda status: None)
+    )
+
+
+def _known_choices(database: Any, target: Target, profile: Profile) -> DatabaseChoices | None:
+    if database is None:
+        return None
+    from .tuning import reuse
+
+    return reuse.DatabaseChoices(reuse.TuningDatabase(database), target, _profile(profile))
+
+
+def _profile(profile: Profile) -> ShapeProfile | None:
+    from .tuning.profile import ShapeProfile
+
+    return ShapeProfile.from_file(profile) if isinstance(profile, str | os.PathLike) else profile
 
 
 def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> Library:

@@ -25,6 +25,7 @@ from .signature import DimInfo, Signature, TensorInfo
 
 if TYPE_CHECKING:
     from ..self_check import Summary
+    from ..tuning.reuse import Reuse
 
 SIGNATURE_FUNCTION = "tvm_dyn_signature"
 # Distinct sets of input shapes remembered as checked; the memory of a few thousand tuples of ints.
@@ -37,9 +38,11 @@ class Library:
     num_threads: threads per call; by default TVM_NUM_THREADS, else all cores the process may use. Each
     *calling* thread has a worker pool of its own, so callers that run at once are best given one thread each.
     self_check: what the self-check looked at, if the library was compiled with it.
+    reused: what each backbone took from the tuning database, if it was compiled with one.
     """
 
     self_check: Summary | None = None
+    reused: tuple[Reuse, ...] = ()
 
     def __init__(self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None) -> None:
         self._module = module

@@ -13,7 +13,7 @@ from tvm_dyn.runtime.variants import Variant, decide
 from tvm_dyn.schedules.replay import record
 from tvm_dyn.tuning.records import Conditions, Record, digest, point, trace_json
 from tvm_dyn.tuning.tasks import BackboneTask
-from tvm_dyn.tuning.variants import variant_of_tile
+from tvm_dyn.tuning.variants import fits, tile_of_variant, variant_of_tile
 
 Predict = Callable[[Variant, Mapping[str, int]], float]
 """(variant, extents) -> seconds on one thread; only ratios between variants of one backbone matter."""
@@ -62,6 +62,13 @@ class TaskSearch:
         """One more candidate."""
         trace = trace_json(record(self.task.backbone, tile))
         self.candidates.append(Candidate(tile, variant_of_tile(tile), trace))
+
+    def add_variants(self, variants: Sequence[Variant]) -> None:
+        """Variants that are not among the candidates become some; those of unknown tiles do not."""
+        known = {c.variant for c in self.candidates}
+        for variant in variants:
+            if variant not in known and fits(variant, type(self.task.space.untuned[0])):
+                self.add(tile_of_variant(variant))
 
     @property
     def calls(self) -> np.ndarray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,7 +35,9 @@ _WORTHWHILE = 0.002
 class Pool(Protocol):
     """Builds and measures; see `LocalPool`."""
 
-    def evaluate(self, workload: StoredWorkload, traces: Sequence[list], extents: Sequence[Sequence[Values]]):
+    def evaluate(
+        self, workload: StoredWorkload, traces: Sequence[list], extents: Sequence[Sequence[Values]]
+    ) -> Iterator[tuple[int, Outcome]]:
         """(position, outcome) of each trace."""
         ...
 

@@ -106,7 +106,8 @@ def serve() -> None:
     os.dup2(2, 1)  # whatever prints must not mix with answers
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)  # TVM's handler symbolises 250 MB first
     requests = sys.stdin.buffer
-    _job("measure"), _job("build")
+    for name in JOBS:
+        _job(name)
     while True:
         try:
             name, arguments = pickle.load(requests)
