@@ -78,6 +78,7 @@ def _with_choice(kernel: PrimFunc, choice: Choice, kind: str) -> PrimFunc:
     for decided in replayed:
         variant = dispatch.variant_of(decided)
         if variant is None or variant.kind != kind:
-            raise ReplayError(f"the trace decides {f'a {variant.kind}' if variant else 'nothing'}, the kernel needs a {kind}")
+            decision = f"a {variant.kind}" if variant else "nothing"
+            raise ReplayError(f"the trace decides {decision}, the kernel needs a {kind}")
         variants.append(variant)
     return dispatch.with_variants(replayed[0], variants, choice.tree, choice.source)
