@@ -10,6 +10,7 @@ def tvm_dyn_groups(): return R.str("[{...}, ...]")             # what there is t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import tvm
 from tvm import ir, relax, tirx
@@ -40,18 +41,18 @@ class DispatchVariants:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         target = self.target or Target.current(allow_none=False)
-        calls = _calls(mod)
-        groups, tables = [], {}
-        for gv, sites in calls.items():
-            group, table = _group(mod[gv], gv.name_hint, sites, len(tables), target)
-            groups.append(group)
+        groups: dict[ir.GlobalVar, Group] = {}
+        tables: dict[ir.GlobalVar, relax.Expr] = {}
+        for gv, sites in _calls(mod).items():
+            groups[gv], table = _group(mod[gv], gv.name_hint, sites, len(tables), target)
             if table is not None:
                 tables[gv] = relax.const(table.words, "int64")
         rewriting = _Dispatched(mod, tables)
         result = rewrite_functions(mod, rewriting)
         for gv in tables:
             del result[gv]
-        return _with_functions(result, groups, [*tables.values()])
+        named = [replace(group, name=rewriting.kernels.get(gv, gv).name_hint) for gv, group in groups.items()]
+        return _with_functions(result, named, [*tables.values()])
 
 
 def _calls(mod: tvm.IRModule) -> dict[ir.GlobalVar, list[relax.Call]]:
@@ -79,7 +80,7 @@ def _group(
     if len(variants) == 1:
         return group, None
     table = Table.create(dispatch.tree_of(func), group.extents, dispatch.code_rows(variants), number)
-    return Group(name, ops, kind, variants, source, number, group.extents, calls), table
+    return replace(group, table=number), table
 
 
 def _texts(call: relax.Call, func: PrimFunc, extents: Mapping[str, ir.Expr]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -17,9 +18,11 @@ from tvm import relax
 
 from ..errors import CallError, CompileError, InvalidLibraryError
 from . import threads
+from .groups import GROUPS_FUNCTION, TABLES_FUNCTION, Group
 from .inputs import bind_arguments, make_taker
 from .memory import note_new_shape
 from .outputs import OutputPlan
+from .selection import Selection
 from .shapes import ShapeChecker
 from .signature import DimInfo, Signature, TensorInfo
 
@@ -106,6 +109,15 @@ class Library:
     def groups(self) -> tuple[str, ...]:
         """The names of the compiled functions, one per distinct fusion group."""
         return _group_names(str(self._module["stats"]()))
+
+    @functools.cached_property
+    def selection(self) -> Selection:
+        """The fusion groups with their variants, and the tables by which calls choose; see `Selection`."""
+        return Selection.of_machine(relax.VirtualMachine(self._module, tvm.cpu()))
+
+    def report(self) -> dict[str, Any]:
+        """What the library holds, ready for JSON: of each fusion group its name, operators, backbone and variants."""
+        return {"groups": [_reported(group) for group in self.selection.groups]}
 
     @property
     def num_threads(self) -> int:
@@ -208,8 +220,13 @@ def _read_signature(module: tvm.runtime.Module) -> Signature:
         raise InvalidLibraryError(f"the library's signature cannot be read: {error}") from error
 
 
+def _reported(group: Group) -> dict[str, Any]:
+    variants = [{"name": v.name, "tile": dict(v.decisions), "source": group.source} for v in group.variants]
+    return {"name": group.name, "ops": list(group.ops), "backbone": group.backbone, "variants": variants}
+
+
 def _group_names(stats: str) -> tuple[str, ...]:
     """The compiled functions among the executable's globals: neither TVM's builtins nor shape arithmetic."""
     names = re.findall(r"^  Globals \(#\d+\): \[(.*)\]$", stats, re.MULTILINE)[-1].split(", ")
-    own = re.compile(r"main|vm\..*|shape_func\d*|" + SIGNATURE_FUNCTION)
+    own = re.compile("|".join([r"main|vm\..*|shape_func\d*", SIGNATURE_FUNCTION, GROUPS_FUNCTION, TABLES_FUNCTION]))
     return tuple(name for name in names if name and not own.fullmatch(name))

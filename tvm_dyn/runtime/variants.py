@@ -18,6 +18,11 @@ class Variant:
     kind: str
     decisions: Mapping[str, Decision]
 
+    @property
+    def name(self) -> str:
+        """The kind and what is decided, such as ``PanelTile(rows=6, vectors=4, lanes=16)``."""
+        return f"{self.kind}({', '.join(f'{name}={value}' for name, value in self.decisions.items())})"
+
     def __hash__(self) -> int:
         return hash((self.kind, tuple(sorted(self.decisions.items()))))
 
