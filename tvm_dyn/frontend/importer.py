@@ -22,6 +22,7 @@ from tvm import relax
 from tvm_dyn.dims import Dim
 from tvm_dyn.errors import InvalidModelError, ModelImportError, TvmDynError, UnsupportedOperatorError
 from tvm_dyn.frontend import (
+    composition,
     constant_folding,
     delegate,
     function_body,
@@ -136,7 +137,7 @@ class GraphImporter:
         if known is not None:
             return known
         own = registry.find(node.op_type, node.opset, node.domain)
-        result = own(self.ctx, node) if own else NotImplemented
+        result = own(self.ctx, node) if own else composition.convert(self, node)
         if result is NotImplemented and not delegate.supports(node):
             result = function_body.convert(self, node)
         if result is NotImplemented and delegate.supports(node):

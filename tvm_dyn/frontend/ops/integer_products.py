@@ -10,6 +10,7 @@ products. Other sums are computed in int32 itself.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -80,12 +81,12 @@ def _exact(ctx: Context, x: _Codes, w: _Codes, summed: tuple[int, ...], multiply
         parts = _exact_parts(_centred_array(w), summed)
     if parts is None:
         return multiply(_centred(ctx, x, "int32"), _centred(ctx, w, "int32"))
-    data, total = _centred(ctx, x, "float32"), None
+    data = _centred(ctx, x, "float32")
+    terms = []
     for factor, part in parts:
-        term = ctx.emit(op.astype(ctx.tensor(multiply(data, constant(part, "float32"))), "int32"))
-        term = term if factor == 1 else ctx.emit(op.multiply(ctx.tensor(term), relax.const(factor, "int32")))
-        total = term if total is None else ctx.emit(op.add(ctx.tensor(total), ctx.tensor(term)))
-    return total
+        term = op.astype(ctx.tensor(multiply(data, constant(part, "float32"))), "int32")
+        terms.append(term if factor == 1 else op.multiply(term, relax.const(factor, "int32")))
+    return ctx.emit(functools.reduce(op.add, terms))
 
 
 def _exact_parts(w: np.ndarray, summed: tuple[int, ...]) -> list[tuple[int, np.ndarray]] | None:
