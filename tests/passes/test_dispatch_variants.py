@@ -155,3 +155,10 @@ def test_small_work_stays_on_one_core_unless_measured(cores):
         assert found == []
     else:
         assert found[0].tree() == Split("rows", 128, Leaf(0), Leaf(1))
+
+
+@pytest.mark.parametrize(("rows", "tasks"), [(5, 1), (128, 8)])
+def test_static_extents_are_decided_now(rows, tasks):
+    mod = module(lambda emit, x: op.matmul(x, relax.const(weights(64, 64))), (rows, 64))
+    (group,) = from_json(str(machine_of(mod, None)[GROUPS_FUNCTION]()))
+    assert group.table is None and [v.decisions["tasks"] for v in group.variants] == [tasks]

@@ -22,6 +22,7 @@ from tvm_dyn.passes.rewriting import CALL_TIR, rewrite_functions
 from tvm_dyn.passes.shape_types import dims_of
 from tvm_dyn.runtime.groups import GROUPS_FUNCTION, TABLES_FUNCTION, Group, to_json
 from tvm_dyn.runtime.table import Table
+from tvm_dyn.runtime.variants import pruned
 from tvm_dyn.schedules import dispatch, space_of
 from tvm_dyn.schedules.backbone import kind_of, operators
 from tvm_dyn.schedules.common import collect, substitute
@@ -41,6 +42,7 @@ class DispatchVariants:
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         target = self.target or Target.current(allow_none=False)
+        mod = _decided_where_static(mod, target)
         groups: dict[ir.GlobalVar, Group] = {}
         tables: dict[ir.GlobalVar, relax.Expr] = {}
         for gv, sites in _calls(mod).items():
@@ -53,6 +55,16 @@ class DispatchVariants:
             del result[gv]
         named = [replace(group, name=rewriting.kernels.get(gv, gv).name_hint) for gv, group in groups.items()]
         return _with_functions(result, named, [*tables.values()])
+
+
+def _decided_where_static(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """Kernels whose extents are all constant take their variant now."""
+    result = mod.clone()
+    for gv, func in mod.functions_items():
+        space = space_of(func, target) if isinstance(func, PrimFunc) and dispatch.variants_of(func) else None
+        if space and not space.symbolic:
+            result.update_func(gv, dispatch.with_one_of(func, space.constant))
+    return result
 
 
 def _calls(mod: tvm.IRModule) -> dict[ir.GlobalVar, list[relax.Call]]:
@@ -79,7 +91,8 @@ def _group(
     group = Group(name, ops, kind, variants, source, None, tuple(space.symbolic), calls)
     if len(variants) == 1:
         return group, None
-    table = Table.create(dispatch.tree_of(func), group.extents, dispatch.code_rows(variants), number)
+    tree = pruned(dispatch.tree_of(func), space.constant)
+    table = Table.create(tree, group.extents, dispatch.code_rows(variants), number)
     return replace(group, table=number), table
 
 

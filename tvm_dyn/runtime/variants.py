@@ -59,6 +59,15 @@ def decide(tree: Tree, extents: Mapping[str, int]) -> int:
     return tree.variant
 
 
+def pruned(tree: Tree, known: Mapping[str, int]) -> Tree:
+    """The tree where these extents are always the same."""
+    if isinstance(tree, Leaf):
+        return tree
+    if tree.extent in known:
+        return pruned(tree.below if known[tree.extent] < tree.threshold else tree.above, known)
+    return Split(tree.extent, tree.threshold, pruned(tree.below, known), pruned(tree.above, known))
+
+
 def depth(tree: Tree) -> int:
     """Splits on the longest path."""
     return 0 if isinstance(tree, Leaf) else 1 + max(depth(tree.below), depth(tree.above))

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -18,7 +18,7 @@ from tvm import s_tir, tirx
 from tvm.ir import Expr
 from tvm.tirx import PrimFunc, Stmt
 
-from tvm_dyn.runtime.variants import Tree, Variant, from_plain, to_plain
+from tvm_dyn.runtime.variants import Tree, Variant, decide, from_plain, to_plain
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.backbone import NAME
 from tvm_dyn.schedules.channels_last_sliding import SlidingTile
@@ -74,6 +74,12 @@ def tree_of(func: PrimFunc) -> Tree:
     return from_plain(json.loads(str(decisions_on(func)[TREE])))
 
 
+def with_one_of(func: PrimFunc, known: Mapping[str, int]) -> PrimFunc:
+    """The kernel with the one of its variants that is for these extents."""
+    variant = variants_of(func)[decide(tree_of(func), known)]
+    return _annotated(func, _by_field(variant.decisions), without=(VARIANTS, TREE))
+
+
 def code_rows(variants: Sequence[Variant]) -> list[list[int]]:
     """For each variant the copy of the code that computes it, then the decisions that are numbers at run time."""
     copies = [_in_code(variant) for variant in variants]
@@ -122,9 +128,7 @@ def dispatched(func: PrimFunc, extents: Sequence[Expr], schedule: Callable[[Prim
 
 def _for_one_tile(func: PrimFunc, copy: Variant, numbers: dict[str, tirx.Var]) -> PrimFunc:
     """The kernel with one decision on its backbone; its numbers are parameters for now."""
-    decisions = {**copy.decisions, **numbers}
-    plain = {f"{TILE}.{k}": list(v) if isinstance(v, tuple) else v for k, v in decisions.items()}
-    alone = _annotated(func, plain, without=(VARIANTS, TREE))
+    alone = _annotated(func, _by_field({**copy.decisions, **numbers}), without=(VARIANTS, TREE))
     return PrimFunc([*func.params, *numbers.values()], alone.body, alone.ret_type, alone.attrs)
 
 
@@ -133,6 +137,11 @@ def decisions_on(func: PrimFunc) -> dict[str, Any]:
     if not isinstance(func.body, s_tir.SBlockRealize):
         return {}
     return next((dict(b.annotations.items()) for b in collect(func.body, s_tir.SBlock) if b.name_hint == NAME), {})
+
+
+def _by_field(decisions: Mapping[str, Any]) -> dict[str, Any]:
+    """As annotations."""
+    return {f"{TILE}.{name}": list(v) if isinstance(v, tuple) else v for name, v in decisions.items()}
 
 
 def _plain(decisions: Any) -> dict[str, int | tuple[int, ...]]:

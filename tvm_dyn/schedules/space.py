@@ -39,6 +39,11 @@ class Space:
     tree: Tree = FIRST
 
     @property
+    def constant(self) -> dict[str, int]:
+        """The extents that are the same in every call."""
+        return {name: known for name, extent in self.extents.items() if (known := as_int(extent)) is not None}
+
+    @property
     def symbolic(self) -> dict[str, Expr]:
         """The extents that differ from call to call."""
-        return {name: extent for name, extent in self.extents.items() if as_int(extent) is None}
+        return {name: extent for name, extent in self.extents.items() if name not in self.constant}
