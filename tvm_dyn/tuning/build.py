@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import tvm
 from tvm.s_tir.meta_schedule.database import TuningRecord
 from tvm.target import Target
 
+from tvm_dyn.errors import KernelFallbackWarning
 from tvm_dyn.hardware import for_code_generation
 from tvm_dyn.pipeline import without_needless_passes
 from tvm_dyn.schedules import schedule_prim_func
@@ -31,7 +33,8 @@ class Artifact:
 def build(workload: list[str], trace: list, target: dict[str, Any], path: str) -> Artifact:
     """Build a trace (as `records.trace_json` has it) of a workload for a target and write it to ``path``, *.so.
 
-    Raises ReplayError where the trace does not fit, and what TVM raises where it does not compile.
+    Raises ReplayError where the trace does not fit, and what TVM raises where it does not compile;
+    KernelFallbackWarning where no rule takes it.
     """
     stored, chosen = _workload(workload), for_code_generation(Target(target))
     known = TuningRecord.from_json([trace, [0.0], None, None], stored.workload).trace
@@ -40,7 +43,8 @@ def build(workload: list[str], trace: list, target: dict[str, Any], path: str) -
     if has_constant_operand(kernel):
         found = pack(kernel, chosen)
         kernel, packed = found.func, (found.position, found.layout)
-    with chosen:
+    with chosen, warnings.catch_warnings():
+        warnings.simplefilter("error", KernelFallbackWarning)  # another schedule is another candidate
         scheduled = schedule_prim_func(kernel, chosen)
     alone = scheduled.with_attr({"global_symbol": FUNCTION, "tirx.noalias": True})
     with without_needless_passes():

@@ -55,11 +55,11 @@ def choose(search: TaskSearch, predictor: Predictor, threads: int, source: str) 
     if not measured:
         return None
     weights = search.calls
-    seconds = np.array([c.seconds for c in measured]).T
+    seconds = np.array([c.seconds_known for c in measured]).T
     best = [measured[n] for n in choose_variants(seconds, weights, REGRET / 3, MOST_VARIANTS)]
     shapes = _grid(search)
     pool = _with_siblings(search, best)
-    costs = np.array([[_cost(search, predictor, s.extents, c, tile, threads) for c, tile in pool] for s in shapes])
+    costs = _costs(search, predictor, [s.extents for s in shapes], pool, threads)
     share = np.array([shape.weight for shape in shapes])
     kept = choose_variants(costs, share, REGRET / 3, MOST_VARIANTS)
     tree = distill([s.extents for s in shapes], costs[:, kept], list(share), 2**DEPTH).tree
@@ -107,20 +107,25 @@ def _with_siblings(search: TaskSearch, best: Sequence[Candidate]) -> list[tuple[
     return [(candidate, tile) for tile, candidate in pool.items()]
 
 
-def _cost(
-    search: TaskSearch, predictor: Predictor, extents: Mapping[str, int], measured: Candidate, tile: Any, threads: int
-) -> float:
-    """Seconds of a tile on ``threads``, from those of the measured candidate that it shares its code with."""
+def _costs(
+    search: TaskSearch,
+    predictor: Predictor,
+    shapes: Sequence[Mapping[str, int]],
+    pool: Sequence[tuple[Candidate, Any]],
+    threads: int,
+) -> np.ndarray:
+    """Seconds on ``threads`` [shapes, pool], each from those of the measured candidate that it shares its code with."""
     points = search.task.points
-    distances = np.array([distance(extents, p.extents) for p in points])
-    shares = 1 / (distances + 1e-3) ** 2
-    assert measured.seconds is not None
-    if predictor.of(search) is None:
-        base = np.log(measured.seconds) - np.log([p.operations for p in points])
-        return math.exp(float(np.average(base, weights=shares))) * 2 * math.prod(extents.values())
-    predicted = np.array([predictor.seconds(measured.variant, p.extents) for p in points])
-    correction = float(np.average(np.log(measured.seconds / predicted), weights=shares))
-    return predictor.seconds(variant_of_tile(tile), extents, threads) * math.exp(correction)
+    distances = np.array([[distance(shape, p.extents) for p in points] for shape in shapes])
+    near = 1 / (distances + 1e-3) ** 2
+    near /= near.sum(axis=1, keepdims=True)
+    measured = np.array([candidate.seconds_known for candidate, _ in pool]).T
+    if not predictor.knows(search):
+        rates = measured / np.array([[p.operations] for p in points])
+        return np.exp(near @ np.log(rates)) * np.array([[2 * math.prod(shape.values())] for shape in shapes])
+    known = predictor.seconds([candidate.variant for candidate, _ in pool], [p.extents for p in points])
+    predicted = predictor.seconds([variant_of_tile(tile) for _, tile in pool], shapes, threads)
+    return predicted * np.exp(near @ np.log(measured / known))
 
 
 def _used(kept: list[int], tree: Tree) -> tuple[list[int], Tree]:

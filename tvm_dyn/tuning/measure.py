@@ -16,6 +16,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 from tvm.target import Target
+from tvm.tirx import PrimFunc
 
 from tvm_dyn.errors import CompileError
 from tvm_dyn.kernel_cases import outputs, points, random_arrays, tensors
@@ -118,13 +119,17 @@ def _reference(task: _Task, case: _Case, values: tuple[int, ...]) -> list[np.nda
     backbone = task.stored.backbone
     assert backbone is not None
     if task.plain is None:
-        target = Target({"kind": "llvm", "opt-level": 1})
-        alone = plain_prim_func(backbone, target).with_attr({"global_symbol": FUNCTION, "tirx.noalias": True})
-        task.plain = tvm.compile(tvm.IRModule({FUNCTION: alone}), target)[FUNCTION]
+        task.plain = _unscheduled(backbone)
     given = _arguments(task, case, None, values)
     task.plain(*given)
     arrays = [argument for argument in given if not isinstance(argument, int)]
     return [arrays[index].numpy() for index in outputs(backbone)]
+
+
+def _unscheduled(backbone: PrimFunc) -> Callable:
+    target = Target({"kind": "llvm", "opt-level": 1})
+    alone = plain_prim_func(backbone, target).with_attr({"global_symbol": FUNCTION, "tirx.noalias": True})
+    return tvm.compile(tvm.IRModule({FUNCTION: alone}), target)[FUNCTION]
 
 
 def _compare(found: np.ndarray, expected: np.ndarray, values: tuple[int, ...]) -> None:

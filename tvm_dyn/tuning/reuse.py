@@ -49,12 +49,13 @@ class DatabaseChoices(Choices):
 
     def prepare(self, mod: tvm.IRModule) -> None:
         """Choose for the backbones of a module as it is after fusion."""
-        conditions, predictor = Conditions.here(self.target), Predictor(self.target)
+        conditions = Conditions.here(self.target)
+        predictor = Predictor(self.target, conditions)
+        predictor.load(self.database.path)
         threads = hardware.cores(self.target)
         self.reused = []
         tasks = tasks_of_kernels(mod, self.target, self.profile)
         searches = [_search(task, self.database.records(task.backbone), conditions) for task in tasks]
-        predictor.learn(searches)
         for search in searches:
             chosen = choose(search, predictor, threads, "database")
             task = search.task

@@ -15,8 +15,8 @@ from tvm_dyn.tuning.records import Conditions, Record, digest, point, trace_json
 from tvm_dyn.tuning.tasks import BackboneTask
 from tvm_dyn.tuning.variants import fits, tile_of_variant, variant_of_tile
 
-Predict = Callable[[Variant, Mapping[str, int]], float]
-"""(variant, extents) -> seconds on one thread; only ratios between variants of one backbone matter."""
+Predict = Callable[[Sequence[Variant], Sequence[Mapping[str, int]]], np.ndarray]
+"""(variants, extents) -> seconds on one thread, [extents, variants]; only ratios between variants matter."""
 
 _EXPLORE = 0.15
 """Share of candidates that are drawn at random, for what a cost model may not know."""
@@ -36,6 +36,12 @@ class Candidate:
         """What was measured; of several measurements the least counts, as nothing makes code faster by chance."""
         new = np.array(seconds, "float64")
         self.seconds = new if self.seconds is None else np.minimum(self.seconds, new)
+
+    @property
+    def seconds_known(self) -> np.ndarray:
+        """Of a measured candidate."""
+        assert self.seconds is not None
+        return self.seconds
 
     @property
     def open(self) -> bool:
@@ -87,7 +93,8 @@ class TaskSearch:
     @property
     def best(self) -> np.ndarray:
         """Least seconds at each point."""
-        return np.min([np.inf * np.ones(len(self.task.points)), *[c.seconds for c in self.measured]], axis=0)
+        known = [c.seconds_known for c in self.measured]
+        return np.min([np.full(len(self.task.points), np.inf), *known], axis=0)
 
     @property
     def expected_seconds(self) -> float:
@@ -98,9 +105,8 @@ class TaskSearch:
     def untuned_seconds(self) -> float:
         """The same with what is taken without tuning; inf where that was not measured."""
         space, total = self.task.space, 0.0
-        for place in self.task.points:
+        for at, place in enumerate(self.task.points):
             found = self.candidates[decide(space.tree, place.extents)]
-            at = self.task.points.index(place)
             total += place.calls * (np.inf if found.seconds is None else float(found.seconds[at]))
         return total
 
@@ -152,11 +158,12 @@ class TaskSearch:
     def _predictions(self, candidates: Sequence[Candidate], predict: Predict) -> tuple[np.ndarray, np.ndarray]:
         """(best seconds by point, predicted seconds [candidates, points]), scaled to what was measured at the point."""
         extents = [p.extents for p in self.task.points]
-        predicted = np.array([[predict(c.variant, e) for e in extents] for c in candidates]).reshape(-1, len(extents))
-        if not self.measured:
+        predicted = predict([c.variant for c in candidates], extents).T
+        measured = self.measured
+        if not measured:
             return (predicted.min(axis=0) if len(predicted) else np.ones(len(extents))), predicted
-        known = np.array([[predict(c.variant, e) for e in extents] for c in self.measured])
-        scale = np.exp(np.median(np.log([c.seconds for c in self.measured] / known), axis=0))
+        known = np.array([c.seconds_known for c in measured])
+        scale = np.exp(np.median(np.log(known / predict([c.variant for c in measured], extents).T), axis=0))
         return self.best, predicted * scale
 
     def predicted_gain(self, predict: Predict | None) -> float:

@@ -21,7 +21,7 @@ from tvm_dyn.tuning.database import TuningDatabase
 from tvm_dyn.tuning.learning import Predictor
 from tvm_dyn.tuning.pool import Outcome, Values
 from tvm_dyn.tuning.records import Conditions, Measurement, StoredWorkload, point
-from tvm_dyn.tuning.search import Candidate, TaskSearch
+from tvm_dyn.tuning.search import Candidate, Predict, TaskSearch
 from tvm_dyn.tuning.tasks import BackboneTask
 
 TRIALS = 64
@@ -70,13 +70,15 @@ class Tuner:
         self.target, self.database, self.trials, self.progress = target, database, trials, progress
         self.conditions = Conditions.here(target)
         self.searches = [TaskSearch(task) for task in tasks]
-        self.predictor = Predictor(target)
+        self.predictor = Predictor(target, self.conditions)
+        self.predictor.load(database.path)
         self.interrupted = False
         self.measured = 0
         self._deadline = None if budget is None else time.monotonic() + budget
         self._random = random.Random(0)
         for search in self.searches:
             search.restore(database.records(search.task.backbone), self.conditions)
+        self.predictor.learn(self.searches)
 
     @property
     def seconds_left(self) -> float | None:
@@ -90,6 +92,7 @@ class Tuner:
                 self._round(search, pool)
         except KeyboardInterrupt:
             self.interrupted = True
+        self.predictor.save(self.database.path)
 
     def _next(self) -> TaskSearch | None:
         """The task to go on with, None at the end."""
@@ -106,14 +109,17 @@ class Tuner:
 
     def _promise(self, search: TaskSearch) -> float:
         """Seconds of a call of the model that the next batch may save: by the cost model, and by how the last did."""
-        predicted = self.predictor.gain(search)
+        predicted = search.predicted_gain(self._predict(search))
         by_trend = search.last_gain * search.expected_seconds
         if search.batches < _LEAST_BATCHES and not search.restored:
             return max(predicted, by_trend, 0.01 * search.expected_seconds)
         return (predicted + by_trend) / 2
 
+    def _predict(self, search: TaskSearch) -> Predict | None:
+        return self.predictor.seconds if self.predictor.knows(search) else None
+
     def _round(self, search: TaskSearch, pool: Pool) -> None:
-        predict = self.predictor.of(search)
+        predict = self._predict(search)
         batch = search.next_batch(min(_BATCH, self.trials - search.trials), predict, self._random)
         before = search.expected_seconds
         extents = [[p.values for p in search.task.points] for _ in batch]
