@@ -18,6 +18,7 @@ from rich.table import Table
 import tvm_dyn
 from tvm_dyn import api
 from tvm_dyn.cli_common import clear_errors, dim_option, json_option
+from tvm_dyn.cli_explain import explain_command
 from tvm_dyn.cli_tuning import database_group, tune_command
 from tvm_dyn.dims import Dim
 from tvm_dyn.errors import InvalidInputError
@@ -43,6 +44,7 @@ def main() -> None:
     """Compile a dynamic-shape model once; run it at every shape."""
 
 
+main.add_command(explain_command)
 main.add_command(tune_command)
 main.add_command(database_group)
 

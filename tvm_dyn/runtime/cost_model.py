@@ -22,6 +22,7 @@ import xgboost
 from numpy.typing import NDArray
 
 from tvm_dyn.errors import CostModelError
+from tvm_dyn.hardware import host_cpu, host_target
 
 from .calibration import Sample, calibrated
 from .features import FEATURES, features
@@ -56,6 +57,11 @@ class CostModel:
     machine: Machine
     hardware: str
     trees: xgboost.Booster | None = None
+
+    @staticmethod
+    def of_this_machine() -> CostModel:
+        """The closed form for the CPU that this process runs on."""
+        return CostModel(Machine.for_target(host_target()), f"{host_cpu()}, closed form")
 
     @staticmethod
     def fit(samples: Sequence[Sample], machine: Machine, hardware: str) -> CostModel:

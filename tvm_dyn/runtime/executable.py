@@ -29,6 +29,7 @@ from .signature import DimInfo, Signature, TensorInfo
 if TYPE_CHECKING:
     from ..self_check import Summary
     from ..tuning.reuse import Reuse
+    from .cost_model import CostModel
 
 SIGNATURE_FUNCTION = "tvm_dyn_signature"
 # Distinct sets of input shapes remembered as checked; the memory of a few thousand tuples of ints.
@@ -118,6 +119,18 @@ class Library:
     def report(self) -> dict[str, Any]:
         """What the library holds, ready for JSON: of each fusion group its name, operators, backbone and variants."""
         return {"groups": [_reported(group) for group in self.selection.groups]}
+
+    def explain(self, model: CostModel | None = None, /, **dims: int) -> dict[str, Any]:
+        """Which variant each fusion group takes where the dims have these extents, and why; see `explain.explain`.
+
+        model: predicts times; by default the closed forms for this machine. dims: by their names here or in the
+        model, all of them. Raises `InvalidInputError` for a dim that is missing, is not there or does not fit.
+        """
+        from .cost_model import CostModel  # its libraries take a second to load
+        from .explain import explain, own_extents
+
+        extents = own_extents(dims, self.dims)
+        return explain(self.selection, model or CostModel.of_this_machine(), extents, self._num_threads)
 
     @property
     def num_threads(self) -> int:
