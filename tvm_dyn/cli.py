@@ -13,10 +13,11 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import tvm_dyn
-from tvm_dyn import api
+from tvm_dyn import api, pipeline
 from tvm_dyn.cli_common import clear_errors, dim_option, json_option
 from tvm_dyn.cli_explain import explain_command
 from tvm_dyn.cli_tuning import database_group, tune_command
@@ -181,9 +182,17 @@ def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str
 
 @contextmanager
 def _phases() -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr that names the phase at work and how long it has run."""
-    with _err.status("start") as status:
-        yield lambda phase: status.update(f"{phase} ...")
+    """A progress bar on stderr that names the phase at work and how long all of them have run."""
+    stages = pipeline.stages()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_err, transient=True) as progress:
+        bar = progress.add_task("start", total=len(stages))
+
+        def show(phase: str) -> None:
+            done = stages.index(phase) if phase in stages else None  # the self-check tells of kernels in between
+            progress.update(bar, description=phase, completed=done)
+
+        yield show
 
 
 def _load_inputs(options: Sequence[str]) -> dict[str, np.ndarray]:

@@ -99,6 +99,11 @@ def phases(target: Target, choices: Choices | None = None, plain: Collection[str
     ]
 
 
+def stages(target: Target | None = None) -> list[str]:
+    """What `tvm_dyn.compile` goes through, in the words in which it tells of it."""
+    return ["import", *(name for name, _ in phases(target or host_target())), "code generation"]
+
+
 @relax.register_pipeline("tvm_dyn")
 def pipeline(
     target: Target | None = None,
