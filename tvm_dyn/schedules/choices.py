@@ -16,7 +16,7 @@ from tvm_dyn.schedules.space import Space
 
 @dataclass(frozen=True)
 class Choice:
-    """traces: one for each variant. tree: which of them to take. source: "default", "database" or "tuned"."""
+    """traces: one for each variant. tree: which of them to take. source: "default", "database", "model" or "tuned"."""
 
     traces: tuple[Trace, ...]
     tree: Tree = FIRST

@@ -20,6 +20,7 @@ from tvm_dyn.runtime.distill import distill
 from tvm_dyn.runtime.table import DEPTH, MOST_VARIANTS
 from tvm_dyn.runtime.variants import Leaf, Split, Tree
 from tvm_dyn.schedules.choices import Choice
+from tvm_dyn.schedules.matmul_packed import PackedTile
 from tvm_dyn.schedules.replay import record
 from tvm_dyn.schedules.space import run_time_fields
 from tvm_dyn.tuning.learning import Predictor
@@ -51,10 +52,11 @@ def choose(search: TaskSearch, predictor: Predictor, threads: int, source: str) 
 
     threads: of the calls to come; times were measured on one.
     """
-    measured = search.measured
-    if not measured:
+    if not search.measured:
         return None
     weights = search.calls
+    least = search.best
+    measured = _of_one_layout(search)
     seconds = np.array([c.seconds_known for c in measured]).T
     best = [measured[n] for n in choose_variants(seconds, weights, REGRET / 3, MOST_VARIANTS)]
     shapes = _grid(search)
@@ -67,8 +69,23 @@ def choose(search: TaskSearch, predictor: Predictor, threads: int, source: str) 
     tiles = [pool[n][1] for n in kept]
     traces = tuple(record(search.task.backbone, tile) for tile in tiles)
     own = seconds[:, [measured.index(pool[n][0]) for n in kept]].min(axis=1)
-    regret = float(np.average(own / seconds.min(axis=1) - 1, weights=weights))
+    regret = float(np.average(own / least - 1, weights=weights))
     return Chosen(Choice(traces, tree, source), tuple(pool[n][0] for n in kept), regret)
+
+
+def _of_one_layout(search: TaskSearch) -> list[Candidate]:
+    """The measured candidates that read constant weights in the same panels, those with the least regret together:
+    a library holds its weights once.
+    """
+    groups: dict[int, list[Candidate]] = {}
+    for candidate in search.measured:
+        width = candidate.tile.width if isinstance(candidate.tile, PackedTile) else 0
+        groups.setdefault(width, []).append(candidate)
+
+    def regret(group: list[Candidate]) -> float:
+        return float(search.calls @ (np.min([c.seconds_known for c in group], axis=0) / search.best))
+
+    return min(groups.values(), key=regret)
 
 
 def _grid(search: TaskSearch) -> list[_Shape]:

@@ -38,6 +38,11 @@ class Predictor:
             except CostModelError:
                 return  # of another machine or version
 
+    @property
+    def learned(self) -> bool:
+        """Whether it knows more than the closed forms."""
+        return self._model.trees is not None
+
     def save(self, folder: Path) -> None:
         """Leave what was learned in the folder of a database."""
         if self._samples:

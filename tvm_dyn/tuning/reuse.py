@@ -22,18 +22,23 @@ from tvm_dyn.tuning.tasks import BackboneTask, TaskPoint, tasks_of_kernels
 
 @dataclass(frozen=True)
 class Reuse:
-    """What a backbone took from the database. kernels: those around it. records: the digests of their traces, one for
-    each variant, none where the database has nothing for it; regret: expected, of these among all that is known.
+    """What a backbone took from the database. kernels: those around it. source: "database" where it was tuned itself,
+    "model" where a cost model chose that was fitted to the times of other backbones, "default" where nothing is
+    known. records: the digests of the traces of its variants that were measured.
     """
 
     backbone: str
     kernels: tuple[str, ...]
-    records: tuple[str, ...]
-    regret: float
+    source: str
+    variants: int = 0
+    records: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        what = f"{len(self.records)} variants, records {', '.join(self.records)}" if self.records else "no record"
-        return f"{self.backbone} ({len(self.kernels)} kernels): {what}"
+        told = {
+            "database": f"{self.variants} variants, records {', '.join(dict.fromkeys(self.records))}",
+            "model": f"no record, {self.variants} variants by the cost model",
+        }
+        return f"{self.backbone} ({len(self.kernels)} kernels): {told.get(self.source, 'no record, default')}"
 
 
 class DatabaseChoices(Choices):
@@ -52,19 +57,22 @@ class DatabaseChoices(Choices):
         conditions = Conditions.here(self.target)
         predictor = Predictor(self.target, conditions)
         predictor.load(self.database.path)
-        threads = hardware.cores(self.target)
-        self.reused = []
         tasks = tasks_of_kernels(mod, self.target, self.profile)
         searches = [_search(task, self.database.records(task.backbone), conditions) for task in tasks]
-        for search in searches:
-            chosen = choose(search, predictor, threads, "database")
-            task = search.task
-            if chosen is None:
-                self.reused.append(Reuse(task.name, task.kernels, (), 0.0))
-                continue
-            self[task.backbone] = chosen.choice
-            names = tuple(digest(candidate.trace) for candidate in chosen.candidates)
-            self.reused.append(Reuse(task.name, task.kernels, names, chosen.regret))
+        self.reused = [self._choose(search, predictor) for search in searches]
+
+    def _choose(self, search: TaskSearch, predictor: Predictor) -> Reuse:
+        """Enter the choice for a task; there is none where nothing is known."""
+        task, source = search.task, "database"
+        if not search.measured and predictor.learned and predictor.knows(search):
+            search.assume(predictor.seconds)
+            source = "model"
+        chosen = choose(search, predictor, hardware.cores(self.target), source)
+        if chosen is None:
+            return Reuse(task.name, task.kernels, "default")
+        self[task.backbone] = chosen.choice
+        records = tuple(digest(c.trace) for c in chosen.candidates) if source == "database" else ()
+        return Reuse(task.name, task.kernels, source, len(chosen.choice.traces), records)
 
 
 def _search(task: BackboneTask, records: Sequence[Record], conditions: Conditions) -> TaskSearch:

@@ -130,6 +130,12 @@ class TaskSearch:
                 candidate.seconds = np.array(times, "float64")
             self.restored += not candidate.open
 
+    def assume(self, predict: Predict) -> None:
+        """Take what is predicted for what was measured."""
+        predicted = predict([c.variant for c in self.candidates], [p.extents for p in self.task.points])
+        for candidate, seconds in zip(self.candidates, predicted.T, strict=True):
+            candidate.seconds = seconds
+
     def next_batch(self, count: int, predict: Predict | None, generator: random.Random) -> list[Candidate]:
         """The candidates to measure next: what is taken without tuning, then by predicted gain of the set."""
         untuned = [c for c in self.candidates[: len(self.task.space.untuned)] if c.open]
