@@ -21,6 +21,9 @@ Predict = Callable[[Sequence[Variant], Sequence[Mapping[str, int]]], np.ndarray]
 _EXPLORE = 0.15
 """Share of candidates that are drawn at random, for what a cost model may not know."""
 
+_DOUBT = 1.05
+"""How much faster a prediction must be to be believed: its typical error for other extents than those learned from."""
+
 
 @dataclass
 class Candidate:
@@ -131,10 +134,12 @@ class TaskSearch:
             self.restored += not candidate.open
 
     def assume(self, predict: Predict) -> None:
-        """Take what is predicted for what was measured."""
+        """Take what is predicted for what was measured; what is taken without tuning wins unless others promise more
+        than the error of predictions.
+        """
         predicted = predict([c.variant for c in self.candidates], [p.extents for p in self.task.points])
         for candidate, seconds in zip(self.candidates, predicted.T, strict=True):
-            candidate.seconds = seconds
+            candidate.seconds = seconds if candidate.tile in self.task.space.untuned else _DOUBT * seconds
 
     def next_batch(self, count: int, predict: Predict | None, generator: random.Random) -> list[Candidate]:
         """The candidates to measure next: what is taken without tuning, then by predicted gain of the set."""
