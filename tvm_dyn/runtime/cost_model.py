@@ -76,8 +76,7 @@ class CostModel:
             return fitted
         columns, predicted = fitted._columns([(s.variant, s.extents, s.threads) for s in samples])
         measured = np.array([sample.seconds for sample in samples])
-        data = xgboost.DMatrix(columns, label=np.log(measured / predicted))
-        return CostModel(fitted.machine, hardware, xgboost.train(_PARAMETERS, data, _ROUNDS))
+        return CostModel(fitted.machine, hardware, fit_trees(columns, np.log(measured / predicted)))
 
     def seconds(
         self, variants: Sequence[Variant], points: Sequence[Mapping[str, int]], threads: int = 1
@@ -148,6 +147,11 @@ class CostModel:
         except (OSError, ValueError) as error:
             raise CostModelError(f"cannot read the cost model {str(path)!r}: {error}") from error
         return CostModel.from_plain(plain, machine, hardware)
+
+
+def fit_trees(columns: NDArray, values: NDArray) -> xgboost.Booster:
+    """Trees that predict ``values`` from ``columns``; the same for the same data."""
+    return xgboost.train(_PARAMETERS, xgboost.DMatrix(columns, label=values), _ROUNDS)
 
 
 def _booster(trees: Any) -> xgboost.Booster:
