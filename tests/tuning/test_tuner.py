@@ -50,7 +50,8 @@ def test_the_best_candidates_are_found(tasks, tmp_path):
     assert search.expected_seconds <= search.untuned_seconds
 
 
-def test_candidates_of_no_worth_are_not_measured(tasks, tmp_path):
+def test_candidates_of_no_worth_are_not_measured(tasks, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuner_module, "_WORTHWHILE", 0.02)
     tuner = Tuner(tasks[:1], TARGET, TuningDatabase(tmp_path), trials=10_000)
     tuner.run(InventedTimes())
     assert tuner.measured < len(tuner.searches[0].candidates)

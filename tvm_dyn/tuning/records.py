@@ -11,6 +11,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm import tirx
 from tvm.s_tir.meta_schedule.database import TuningRecord, Workload
 from tvm.s_tir.schedule import Trace
 from tvm.target import Target
@@ -150,6 +151,8 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, str):
         return str(value)
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return value.value
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
     return [plain(v) for v in value]
@@ -161,12 +164,17 @@ def digest(trace: list) -> str:
 
 
 def variant_of(trace: list) -> Variant | None:
-    """The tile that a trace decides in annotations (see `schedules.replay`)."""
+    """The tile that a trace decides in annotations (see `schedules.replay`), sampled or not."""
+    instructions, decisions = trace
+    sampled: dict[str, Any] = {}
+    for number, decision in decisions:
+        kind, _inputs, attributes, outputs = instructions[number]
+        if kind == "SampleCategorical":
+            sampled[outputs[0]] = attributes[0][decision]
     found: dict[str, Any] = {}
-    for instruction in trace[0]:
-        if instruction[0] == "Annotate" and str(instruction[2][0]).startswith(TILE):
-            value = instruction[1][1]
-            plain = tuple(int(v) for v in value) if isinstance(value, list) else value
-            found[str(instruction[2][0]).removeprefix(TILE).lstrip(".")] = plain
-    kind = found.pop("", None)
-    return None if kind is None else Variant(str(kind).strip('"'), found)
+    for kind, inputs, attributes, _outputs in instructions:
+        if kind == "Annotate" and str(attributes[0]).startswith(TILE):
+            value = sampled.get(inputs[1], inputs[1]) if isinstance(inputs[1], str) else inputs[1]
+            found[attributes[0].removeprefix(TILE).lstrip(".")] = tuple(value) if isinstance(value, list) else value
+    tile = found.pop("", None)
+    return None if tile is None else Variant(str(tile).strip('"'), found)
