@@ -52,5 +52,9 @@ setup(
         "rich>=13.7",
     ],
     extras_require={"test": TEST, "bench": BENCH, "torch": TORCH, "report": REPORT},
-    entry_points={"console_scripts": ["tvm-dyn = tvm_dyn.cli:main"]},
+    entry_points={
+        "console_scripts": ["tvm-dyn = tvm_dyn.cli:main"],
+        # where torch looks for the names that torch.compile(backend=...) takes
+        "torch_dynamo_backends": ["tvm_dyn = tvm_dyn.torch_backend:tvm_dyn"],
+    },
 )
