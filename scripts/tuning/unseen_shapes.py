@@ -31,9 +31,11 @@ def main(model: str, database: str) -> None:
         calls = {"untuned": [lambda inputs=inputs: untuned(**inputs)], "tuned": [lambda inputs=inputs: tuned(**inputs)]}
         best = take_turns(calls, threads=1, rounds=9, seconds=6.0)
         ratios.append(best["untuned"] / best["tuned"])
-        print(f"{shape}: {best['untuned'] * 1e3:9.3f} ms untuned, {best['tuned'] * 1e3:9.3f} ms tuned, {ratios[-1]:.3f}x")
+        untuned_ms, tuned_ms = best["untuned"] * 1e3, best["tuned"] * 1e3
+        print(f"{shape}: {untuned_ms:9.3f} ms untuned, {tuned_ms:9.3f} ms tuned, {ratios[-1]:.3f}x")
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"geometric mean {mean:.3f}x, least {min(ratios):.3f}x, greatest {max(ratios):.3f}x over {SHAPES} unseen shapes")
+    extremes = f"least {min(ratios):.3f}x, greatest {max(ratios):.3f}x"
+    print(f"geometric mean {mean:.3f}x, {extremes} over {SHAPES} unseen shapes")
 
 
 if __name__ == "__main__":

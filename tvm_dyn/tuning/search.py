@@ -14,6 +14,7 @@ from tvm_dyn.schedules.replay import record
 from tvm_dyn.tuning.records import Conditions, Record, digest, point, trace_json
 from tvm_dyn.tuning.tasks import BackboneTask
 from tvm_dyn.tuning.variants import fits, tile_of_variant, variant_of_tile
+from tvm_dyn.tuning.widening import stretched
 
 Predict = Callable[[Sequence[Variant], Sequence[Mapping[str, int]]], np.ndarray]
 """(variants, extents) -> seconds on one thread, [extents, variants]; only ratios between variants matter."""
@@ -27,11 +28,14 @@ _DOUBT = 1.05
 
 @dataclass
 class Candidate:
-    """A tile of a task: its trace, and once measured its seconds at the points of the task."""
+    """A tile of a task: its trace, and once measured its seconds at the points of the task. pressing: to be measured
+    whatever is predicted.
+    """
 
     tile: Any
     variant: Variant
     trace: list
+    pressing: bool = False
     seconds: np.ndarray | None = None
     fault: str | None = None
 
@@ -65,12 +69,26 @@ class TaskSearch:
     def __post_init__(self) -> None:
         tiles = dict.fromkeys([*self.task.space.untuned, *self.task.space.candidates])
         for tile in tiles:
-            self.add(tile)
+            self.add(tile, pressing=tile in self.task.space.untuned)
 
-    def add(self, tile: Any) -> None:
+    def add(self, tile: Any, pressing: bool = False) -> None:
         """One more candidate."""
         trace = trace_json(record(self.task.backbone, tile))
-        self.candidates.append(Candidate(tile, variant_of_tile(tile), trace))
+        self.candidates.append(Candidate(tile, variant_of_tile(tile), trace, pressing))
+
+    def widen(self) -> None:
+        """Add candidates a step beyond the best one."""
+        if self.measured:
+            best = min(self.measured, key=lambda c: float(self.calls @ (c.seconds_known / self.best)))
+            known = {c.tile for c in self.candidates}
+            for tile in stretched(best.tile):
+                if tile not in known:
+                    self.add(tile, pressing=True)
+
+    @property
+    def pressing(self) -> bool:
+        """Whether there are candidates that are to be measured whatever is predicted."""
+        return any(c.pressing and c.open for c in self.candidates)
 
     def add_variants(self, variants: Sequence[Variant]) -> None:
         """Variants that are not among the candidates become some; those of unknown tiles do not."""
@@ -142,11 +160,11 @@ class TaskSearch:
             candidate.seconds = seconds if candidate.tile in self.task.space.untuned else _DOUBT * seconds
 
     def next_batch(self, count: int, predict: Predict | None, generator: random.Random) -> list[Candidate]:
-        """The candidates to measure next: what is taken without tuning, then by predicted gain of the set."""
-        untuned = [c for c in self.candidates[: len(self.task.space.untuned)] if c.open]
-        left = [c for c in self.candidates if c.open and c not in untuned]
+        """The candidates to measure next: the pressing ones, then by predicted gain of the set."""
+        batch = [c for c in self.candidates if c.pressing and c.open][:count]
+        left = [c for c in self.candidates if c.open and not c.pressing]
         generator.shuffle(left)
-        batch, wanted = untuned[:count], count - len(untuned[:count])
+        wanted = count - len(batch)
         if predict is None or wanted <= 0:
             return batch + left[: max(wanted, 0)]
         random_ones = sum(generator.random() < _EXPLORE for _ in range(wanted))

@@ -97,7 +97,7 @@ class Tuner:
     def _next(self) -> TaskSearch | None:
         """The task to go on with, None at the end."""
         able = [s for s in self.searches if s.trials < self.trials and any(c.open for c in s.candidates)]
-        fresh = [s for s in able if not s.measured]
+        fresh = [s for s in able if not s.measured or s.pressing]
         if fresh:
             return fresh[0]
         total = sum(s.expected_seconds for s in self.searches if s.measured)
@@ -131,6 +131,7 @@ class Tuner:
         after = search.expected_seconds
         search.last_gain = 1.0 if before == float("inf") else (before - after) / before
         search.batches += 1
+        search.widen()
         self.predictor.learn(self.searches)
 
     def _keep(self, search: TaskSearch, candidate: Candidate, outcome: Outcome) -> None:
