@@ -61,7 +61,11 @@ class CostModel:
     @staticmethod
     def of_this_machine() -> CostModel:
         """The closed form for the CPU that this process runs on."""
-        return CostModel(Machine.for_target(host_target()), f"{host_cpu()}, closed form")
+        machine = Machine.for_target(host_target())
+        device = machine.device
+        assert isinstance(device, CpuMachine)
+        caches = "/".join(f"{size >> 10}K" for size in device.cache_bytes)
+        return CostModel(machine, f"{host_cpu()}, caches {caches}, {device.cores} cores")
 
     @staticmethod
     def fit(samples: Sequence[Sample], machine: Machine, hardware: str) -> CostModel:

@@ -23,6 +23,7 @@ from .inputs import bind_arguments, make_taker
 from .memory import note_new_shape
 from .outputs import OutputPlan
 from .selection import Selection
+from .shape_profile import ShapeRecorder
 from .shapes import ShapeChecker
 from .signature import DimInfo, Signature, TensorInfo
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from ..self_check import Summary
     from ..tuning.reuse import Reuse
     from .cost_model import CostModel
+    from .refine import Refinement
 
 SIGNATURE_FUNCTION = "tvm_dyn_signature"
 # Distinct sets of input shapes remembered as checked; the memory of a few thousand tuples of ints.
@@ -47,6 +49,8 @@ class Library:
 
     self_check: Summary | None = None
     reused: tuple[Reuse, ...] = ()
+    _recorder: ShapeRecorder | None = None
+    _refinement: Refinement | None = None
 
     def __init__(self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None) -> None:
         self._module = module
@@ -80,8 +84,13 @@ class Library:
             self._admit(shapes)
         if threads.current.count != self._num_threads:
             threads.use_threads(self._num_threads)
+        if self._recorder is not None:
+            self._recorder.note(shapes)
         try:
-            result = self._main()(*tensors)
+            if self._refinement is not None and self._refinement.wants():
+                result = self._refinement.call(self._main(), tensors, self._checker.extents(shapes))
+            else:
+                result = self._main()(*tensors)
         except Exception as error:
             self._fail(error, shapes)
         return self._outputs.give(result, tensors, args)
@@ -131,6 +140,55 @@ class Library:
 
         extents = own_extents(dims, self.dims)
         return explain(self.selection, model or CostModel.of_this_machine(), extents, self._num_threads)
+
+    def record_shapes(self, every: int = 16) -> ShapeRecorder:
+        """Count from now on which shapes calls have, looking at one call in ``every``; nothing does unless asked to.
+
+        `save_shapes` writes what was seen for `tune` and `compile`; `stop_recording` ends it.
+        """
+        self._recorder = ShapeRecorder(every)
+        return self._recorder
+
+    def stop_recording(self) -> None:
+        """Count shapes no longer, and forget those that were seen."""
+        self._recorder = None
+
+    def save_shapes(self, path: str | os.PathLike[str]) -> None:
+        """Write the dims of the shapes seen and how often, as a profile that `tune` and `compile` read (.json).
+
+        Raises `ValueError` where `record_shapes` was not called.
+        """
+        if self._recorder is None:
+            raise ValueError("no shapes are recorded: call record_shapes() before the calls that are to count")
+        self._recorder.save(path, self._checker.extents)
+
+    def refine(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        every: int = 64,
+        budget_ms: float = 2.0,
+        model: CostModel | None = None,
+    ) -> Refinement:
+        """Measure some calls from now on, and exchange decision tables that lose; see `refine.Refinement`.
+
+        folder: keeps what was measured, such as the tuning database the library was compiled with; None: nothing does.
+        every: one call in so many is measured; it may take ``budget_ms`` longer. model: predicts at first; by default
+        the closed forms for this machine. Results of calls are the same, but where variants add up in another order.
+        """
+        from .cost_model import CostModel
+        from .refine import Budget, Refinement
+
+        known = model or CostModel.of_this_machine()
+        budget = Budget(every, budget_ms / 1e3)
+        self._refinement = Refinement(self._module, self.selection, known, self._num_threads, budget, folder)
+        return self._refinement
+
+    def stop_refining(self) -> None:
+        """Measure no more calls; tables stay as they are, and what was measured is kept."""
+        if self._refinement is not None:
+            refinement, self._refinement = self._refinement, None
+            refinement.settle()
 
     @property
     def num_threads(self) -> int:
