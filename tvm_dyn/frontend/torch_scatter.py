@@ -34,16 +34,17 @@ def index_put(
     t: TorchContext, self: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False
 ) -> Any:
     """Elements or slices replaced, or added to, where tensors of positions for the first axes say, or a mask."""
-    if any(item is None for item in indices):
+    given = [item for item in indices if item is not None]
+    if len(given) < len(indices):
         return NotImplemented
-    if indices[0].dtype == "bool":
-        return _where(t, self, indices, values, accumulate)
-    shape = t.ctx.broadcast_shape(*(t.shape(item) for item in indices))
+    if given[0].dtype == "bool":
+        return _where(t, self, given, values, accumulate)
+    shape = t.ctx.broadcast_shape(*(t.shape(item) for item in given))
     last = constant([-1], "int64")
-    columns = [t.onnx("Unsqueeze", t.ctx.broadcast_to(t.cast(i, "int64"), shape), last) for i in indices]
+    columns = [t.onnx("Unsqueeze", t.ctx.broadcast_to(t.cast(i, "int64"), shape), last) for i in given]
     columns = [t.ctx.expand(column, [*shape, 1]) for column in columns]
     places = columns[0] if len(columns) == 1 else t.onnx("Concat", *columns, axis=-1)
-    updates = t.ctx.expand(values, [*shape, *t.shape(self)[len(indices) :]])
+    updates = t.ctx.expand(values, [*shape, *t.shape(self)[len(given) :]])
     return t.onnx("ScatterND", self, places, updates, reduction="add" if accumulate else None)
 
 
