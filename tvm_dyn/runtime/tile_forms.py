@@ -120,12 +120,16 @@ def _full_and_tail(rows: int, heights: tuple[int, ...]) -> tuple[int, int]:
 
 
 def channels_last_convolution(tile: Mapping[str, Any], extents: Extents, machine: CpuMachine, threads: int) -> Estimate:
-    """``PanelTile``: extents images, height, width (of the result), filters, channels, taps."""
+    """``PanelTile``: extents images, height, width (of the result), filters, channels, taps; winograd (1) where the
+    weights for Winograd's algorithm are there.
+    """
     images, height, width = (extents[name] for name in ("images", "height", "width"))
     lanes, vectors, size = tile["lanes"], tile["vectors"], tile["rows"]
     depth, pixels = extents["channels"] * extents["taps"], images * height * width
     if not pixels:
         return Estimate.of({"compute": 0.0})
+    if extents.get("winograd") and _winograd_pays(extents, machine):
+        return _winograd(tile, extents, machine, threads)
     panels = -(-extents["filters"] // (lanes * vectors))
     element = machine.vector_bytes / lanes
     budget = machine.cache_bytes[1] // 2 / element
@@ -145,6 +149,51 @@ def channels_last_convolution(tile: Mapping[str, Any], extents: Extents, machine
         copied = 2 * pixels * extents["channels"] * element
         work.stream("packing", copied, machine.bytes_per_cycle(max(level, 2), work.workers))
     work.results(pixels * extents["filters"], machine.level(pixels * extents["filters"] * element))
+    return work.estimate(tasks)
+
+
+_OUT, _PLACES = 4, 36
+_TRANSFORM_CYCLES = 190.0
+"""Of a vector of channels or filters of one tile of 4x4 results, into or out of the 36 places."""
+
+
+def _winograd_tiles(extents: Extents) -> int:
+    """Tiles of 4x4 results in one image."""
+    return -(-extents["height"] // _OUT) * -(-extents["width"] // _OUT)
+
+
+def _winograd_pays(extents: Extents, machine: CpuMachine) -> bool:
+    """The condition of the kernel: half of what is computed is wanted, and it is worth several cores."""
+    pixels = extents["height"] * extents["width"]
+    sums = extents["images"] * pixels * extents["filters"] * extents["channels"] * extents["taps"]
+    return _winograd_tiles(extents) * (_OUT * _OUT // 2) <= pixels and sums >= machine.parallel_sums
+
+
+def _winograd(tile: Mapping[str, Any], extents: Extents, machine: CpuMachine, threads: int) -> Estimate:
+    """36 products of tiles times channels and channels times filters, block by block, between two transforms."""
+    lanes, vectors, size = tile["lanes"], tile["vectors"], tile["rows"]
+    channels, filters = extents["channels"], extents["filters"]
+    panels = -(-filters // (lanes * vectors))
+    element = machine.vector_bytes / lanes
+    fit = int(machine.cache_bytes[1] / (_PLACES * (channels + panels * lanes * vectors) * element))
+    block, small = min(max(fit // size, 2), 8) * size, max(size // 3, 1)
+    count = extents["images"] * _winograd_tiles(extents)
+    tasks = -(-count // block)
+    work = Work(machine, lanes, channels, min(threads, tasks))
+    full, rest = divmod(block, size)
+    plan = [(count // block, full, rest), (1, *divmod(count % block, size))]
+    computed = sum(n * (high * size + -(-low // small) * small) for n, high, low in plan)
+    work.useful = count * filters / (computed * panels * vectors * lanes)
+    panel_bytes = channels * vectors * machine.vector_bytes
+    home = machine.level(_PLACES * panels * panel_bytes)
+    again = machine.level(panel_bytes + size * channels * element)
+    for blocks, high, low in plan:
+        for n, height, met in ((high, size, 0), (-(-low // small), small, min(high, 1))):
+            first = blocks * (min(n, 1) - min(n, met))  # later tiles find the panel in the cache
+            work.tiles(_PLACES * panels * first, height, vectors, home, 2, new_stream=True)
+            work.tiles(_PLACES * panels * (blocks * n - first), height, vectors, again, 2)
+    transformed = count * (-(-channels // lanes) + -(-filters // lanes))
+    work.stream("packing", transformed * _TRANSFORM_CYCLES, 1.0)
     return work.estimate(tasks)
 
 

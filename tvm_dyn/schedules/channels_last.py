@@ -89,6 +89,8 @@ def space(func: PrimFunc, target: Target) -> Space | None:
         return None
     images, height, width, _ = conv.extents
     known = {"filters": conv.filters, "channels": conv.channels, "taps": conv.taps}
+    if int(conv.weight.shape[1]) > conv.taps:
+        known["winograd"] = 1
     extents = {"images": images, "height": height, "width": width, **{k: emit.const(v) for k, v in known.items()}}
     usual = PanelTile.of_columns(conv.columns, conv.dtype, target)
     return Space(tuple(usual.candidates(target)), extents, (usual,))

@@ -24,8 +24,7 @@ from tvm_dyn import api
 from tvm_dyn.bench.case import Shape, parse_graph, weight
 from tvm_dyn.bench.machine import machine, versions
 from tvm_dyn.bench.report import geomean, shape_name
-from tvm_dyn.bench.suites.conv import CONVOLUTIONS
-from tvm_dyn.bench.suites.conv import cases as convolution_cases
+from tvm_dyn.bench.suites.conv import Convolution, convolution_case
 from tvm_dyn.bench.variant_times import VariantTimes, measure_variants, some_tiles
 from tvm_dyn.hardware import host_target
 from tvm_dyn.pipeline import fused
@@ -46,7 +45,7 @@ ROWS = [
 ]
 BATCHED = [(64, 64), (64, 128), (128, 64), (64, 100), (100, 64), (256, 256)]
 BATCHES = [(b, m) for b in (1, 3, 12) for m in (1, 2, 5, 7, 16, 24, 37, 64, 100, 128)]
-IMAGES = ["3x3_64", "3x3_128", "3x3_256", "3x3_512", "3x3_strided", "3x3_dilated"]
+IMAGES = [(48, 48), (64, 64), (96, 96), (128, 128), (64, 192), (256, 256)]
 SIDES = [(1, s, s) for s in (5, 7, 8, 11, 14, 16, 19, 23, 28, 37, 56)] + [
     (1, 7, 9),
     (1, 19, 31),
@@ -99,10 +98,10 @@ def cases() -> list[RegretCase]:
         )
         for k, n in BATCHED
     ]
-    known = {case.name: case for case in convolution_cases() if case.name in CONVOLUTIONS}
+    sides = [dict(zip("NHW", side, strict=True)) for side in SIDES]
     convolutions = [
-        RegretCase("conv", f"conv {name}", known[name].model, [dict(zip("NHW", side, strict=True)) for side in SIDES])
-        for name in IMAGES
+        RegretCase("conv", f"conv {c}x{f}", convolution_case(f"{c}x{f}", Convolution(c, f, 3), []).model, sides)
+        for c, f in IMAGES
     ]
     return [*dense, *batched, *convolutions]
 
