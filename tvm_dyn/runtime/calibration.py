@@ -20,8 +20,10 @@ from .occupancy_cpu import RATES, CpuMachine
 from .variants import Variant
 
 _MOST = math.log(8)
-_HOLD = 0.05
-"""Weight of a factor e away from the rate that is known, beside an error of a factor e of one sample in a hundred."""
+_HOLD = {"clock_hz": 0.05}
+_HOLD_OTHERS = 0.2
+"""Weight of a factor e away from what a rate was, beside the root mean square of the errors. The clock is another one
+on every machine; what it gets from its caches per cycle differs less, and few samples tell much of it."""
 _ENOUGH = 300
 """Samples that rates are fitted to; of more, every n-th."""
 
@@ -50,13 +52,14 @@ def calibrated(machine: CpuMachine, samples: Sequence[Sample]) -> CpuMachine:
     if not kept:
         return machine
     start = np.log([machine.rates()[name] for name in RATES])
+    hold = np.array([_HOLD.get(name, _HOLD_OTHERS) for name in RATES])
     measured = np.log([sample.seconds for sample in kept])
 
     def errors(shift: np.ndarray) -> np.ndarray:
         rates = np.exp(start + shift)
         now = Machine(machine.with_rates(dict(zip(RATES, map(float, rates), strict=True))))
         predicted = [max(estimate(s.variant, s.extents, now, s.threads).seconds, 1e-9) for s in kept]
-        return np.concatenate([(np.log(predicted) - measured) / math.sqrt(len(kept)), _HOLD * shift])
+        return np.concatenate([(np.log(predicted) - measured) / math.sqrt(len(kept)), hold * shift])
 
     found = least_squares(errors, np.zeros(len(RATES)), bounds=(-_MOST, _MOST), loss="soft_l1", f_scale=0.05)
     rates = np.exp(start + found.x)
