@@ -64,7 +64,8 @@ def compile(
     threads.use_threads(threads.resolve_num_threads(num_threads))
     report = progress or (lambda phase: None)
     report("import")
-    module = import_model(model, dims)
+    with target or host_target():  # tells converters which kernels of theirs the target runs
+        module = import_model(model, dims)
     dump = Path(dump_phases) if dump_phases else None
     check = SelfCheck(target or host_target(), report) if self_check else None
     choices = _known_choices(database, target or host_target(), profile)

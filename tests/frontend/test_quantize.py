@@ -45,6 +45,21 @@ def test_integer_matmul_is_exact_over_long_sums():
     )
 
 
+@pytest.mark.parametrize(("depth", "columns"), [(4, 1), (8, 63), (64, 64), (12, 65), (384, 130), (7, 64)])
+def test_constant_weights_meet_codes_in_whole_and_partial_tiles(depth, columns):
+    """Tiles have 6, 2 and 1 rows and 64 columns; a task has 48 rows."""
+    model = parse(
+        f"g (uint8[b,n,{depth}] a, uint8 z) => (int32[b,n,{columns}] y) {{ y = MatMulInteger(a, w, z, q) }}",
+        w=codes("uint8", depth, columns),
+        q=np.uint8(128),
+    )
+    calls = [[codes("uint8", b, n, depth), np.array(z, "uint8")] for b, n, z in ROWS]
+    assert_equal(model, *calls)
+
+
+ROWS = [(1, 1, 0), (1, 2, 255), (1, 5, 7), (2, 3, 128), (1, 7, 3), (1, 47, 1), (1, 48, 1), (7, 7, 77), (2, 0, 1)]
+
+
 def test_integer_convolution_pads_with_the_zero_point():
     model = parse(
         "g (uint8[n,2,h,w] x) => (int32[n,4,p,q] y) { y = ConvInteger<pads=[1,1,1,1]>(x, k, z) }",

@@ -2,7 +2,8 @@
 
     MatMulInteger(x, w)  ->  int32(matmul(float32(x - x_zero), float32(w - w_zero)))
 
-Sums of whole numbers are exact in float32, in any order, as long as none of their parts can reach 2**24: then the
+Where the CPU in scope multiplies 8-bit integers, constant matrices meet uint8 codes in a kernel of their own. Else:
+sums of whole numbers are exact in float32, in any order, as long as none of their parts can reach 2**24: then the
 kernels for float32 compute them. Where constant weights are too large for that, w = 16 * high + low gives two such
 products. Other sums are computed in int32 itself.
 """
@@ -15,12 +16,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from tvm import relax
+from tvm.target import Target
 
+from tvm_dyn.frontend import integer_kernel
 from tvm_dyn.frontend.context import Context
+from tvm_dyn.frontend.extents import is_one, prim
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.ops.conv import add_bias, conv
 from tvm_dyn.frontend.ops.matmul import emit_matmul
 from tvm_dyn.frontend.ops.quantize import requantized
+from tvm_dyn.frontend.ops.shape import product, reshape
 from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value, constant
 
@@ -30,7 +35,7 @@ _EXACT = 1 << 24
 _STEP = 16
 _NARROW = ("uint8", "int8")
 
-Product = Callable[[Value, Value], Value]
+_Product = Callable[[Value, Value], Value]
 
 
 @converter("MatMulInteger")
@@ -50,7 +55,40 @@ def emit_matmul_integer(ctx: Context, a: Value, b: Value, a_zero: Value | None, 
         return emit_matmul(ctx, x, w)
 
     x, w = _Codes(a, a_zero, -2), _Codes(b, b_zero, -1)
+    narrow = _narrow_matrix(ctx, x, w)
+    if narrow is not None:
+        return _emit_narrow(ctx, x, narrow)
     return _exact(ctx, x, w, (max(ctx.rank(b) - 2, 0),), multiply)
+
+
+def _narrow_matrix(ctx: Context, x: _Codes, w: _Codes) -> np.ndarray | None:
+    """The weights less their zero points as int8, where the target has a kernel for them and the codes."""
+    constant_weights = w.value.is_const and (w.zero is None or w.zero.is_const)
+    single_zero = x.zero is None or all(is_one(d) for d in ctx.shape(x.zero))
+    if not constant_weights or not single_zero or x.value.is_const or x.value.dtype != "uint8":
+        return None
+    if ctx.rank(w.value) != 2 or not integer_kernel.supports(Target.current(allow_none=True), ctx.shape(w.value)[0]):
+        return None
+    weights = _centred_array(w)
+    fits = weights.size > 0 and weights.min() >= -128 and weights.max() <= 127
+    return weights.astype("int8") if fits else None
+
+
+def _emit_narrow(ctx: Context, x: _Codes, weights: np.ndarray) -> Value:
+    dims = ctx.shape(x.value)
+    depth, columns = weights.shape
+    ctx.require_equal(dims[-1], depth, "the contraction dims")
+    rows = product(dims[:-1])
+    codes = reshape(ctx, x.value, [rows, depth])
+    zero = constant(0, "uint8") if x.zero is None else x.zero
+    packed, sums = integer_kernel.pack(weights)
+    kernel = integer_kernel.build(depth, columns, Target.current())
+    function = ctx.bb.add_func(kernel, "integer_matmul")
+    operands = [codes, reshape(ctx, zero, [1]), constant(packed), constant(sums)]
+    call = relax.call_tir(
+        function, [ctx.tensor(v) for v in operands], out_ty=relax.TensorType([prim(rows), columns], "int32")
+    )
+    return reshape(ctx, ctx.emit(call), [*dims[:-1], columns])
 
 
 def emit_conv_integer(ctx: Context, node: Node, inputs: Sequence[Value | None]) -> Value:
@@ -74,7 +112,7 @@ class _Codes:
     axis: int
 
 
-def _exact(ctx: Context, x: _Codes, w: _Codes, summed: tuple[int, ...], multiply: Product) -> Value:
+def _exact(ctx: Context, x: _Codes, w: _Codes, summed: tuple[int, ...], multiply: _Product) -> Value:
     """multiply(x, w) in int32; `summed` are the axes of w that it sums over."""
     parts = None
     if w.value.is_const and (w.zero is None or w.zero.is_const) and x.value.dtype in _NARROW:
