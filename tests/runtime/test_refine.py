@@ -93,6 +93,8 @@ def test_times_are_real_where_nothing_is_made_up(library):
     progress = library.refine(every=1, budget_ms=50.0).progress
     for rows in (1, 5, 37, 200) * (PAIRS + 1):
         check(library, rows)
+    (known,) = [e["measured_us"] for e in library.explain(M=37)["groups"] if e["variant"] is not None]
+    assert 0.1 < known < 1e5
     library.stop_refining()
     assert progress.pairs > 0
 

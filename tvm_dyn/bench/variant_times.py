@@ -27,7 +27,7 @@ from tvm_dyn.schedules.weight_panels import Layout, pack
 from tvm_dyn.tuning.symbols import symbols_of
 from tvm_dyn.tuning.tasks import BackboneTask, TaskPoint
 
-_ROUNDS = 6
+_ROUNDS = 10
 _BURST_SECONDS = 0.5e-3
 _WARM_CALLS = 3
 """Untimed calls before each burst: others have filled the cache with weights in another layout since the last one."""

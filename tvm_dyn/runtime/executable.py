@@ -139,7 +139,8 @@ class Library:
         from .explain import explain, own_extents
 
         extents = own_extents(dims, self.dims)
-        return explain(self.selection, model or CostModel.of_this_machine(), extents, self._num_threads)
+        measured = self._refinement.measured if self._refinement else None
+        return explain(self.selection, model or CostModel.of_this_machine(), extents, self._num_threads, measured)
 
     def record_shapes(self, every: int = 16) -> ShapeRecorder:
         """Count from now on which shapes calls have, looking at one call in ``every``; nothing does unless asked to.

@@ -37,6 +37,7 @@ from .groups import Group
 from .occupancy import has_form
 from .selection import Selection, extents_at
 from .table import LEAVES, Table
+from .variants import Variant
 
 FILE = "refinement.json"
 _FORMAT = 1
@@ -167,6 +168,11 @@ class Refinement:
             self._fitting = threading.Thread(target=self._refit, name="tvm_dyn refinement", daemon=True)
             self._fitting.start()
         return result
+
+    def measured(self, _group: Group, variant: Variant, extents: Mapping[str, int]) -> float | None:
+        """Seconds that a variant took at these extents when it was measured last, None where it was not lately."""
+        found = [s.seconds for s in self._samples if s.variant == variant and s.extents == extents]
+        return found[-1] if found else None
 
     def settle(self) -> None:
         """Wait for work in the background, look at all tables once more, and keep what was learned."""
