@@ -27,12 +27,15 @@ from tvm import relax, tirx
 import tvm_dyn
 
 rows = tirx.Var("rows", "int64")
-x = relax.Var("x", relax.TensorType([rows, 256], "float32"))
-weight = relax.const(np.random.default_rng(0).standard_normal((256, 384)).astype("float32"))
+value = relax.Var("x", relax.TensorType([rows, 256], "float32"))
+params, widths = [value], [256, 384, 320, 448, 192, 512]
 builder = relax.BlockBuilder()
-with builder.function("main", [x]):
+with builder.function("main", params):
     with builder.dataflow():
-        result = builder.emit_output(relax.op.matmul(x, weight))
+        for depth, columns in zip(widths, widths[1:]):
+            weight = np.random.default_rng(0).standard_normal((depth, columns)).astype("float32")
+            value = builder.emit(relax.op.nn.relu(builder.emit(relax.op.matmul(value, relax.const(weight)))))
+        result = builder.emit_output(value)
     builder.emit_func_output(result)
 
 
@@ -40,8 +43,7 @@ def told(status):
     print(sum(search.trials for search in status.searches), flush=True)
 
 
-report = tvm_dyn.tune(builder.get(), dims={"rows": tvm_dyn.Dim(1, 64)}, database=sys.argv[1], progress=told)
-print("done", flush=True)
+tvm_dyn.tune(builder.get(), dims={"rows": tvm_dyn.Dim(1, 64)}, database=sys.argv[1], progress=told)
 """
 
 
