@@ -168,7 +168,7 @@ class Library:
         folder: str | os.PathLike[str] | None = None,
         *,
         every: int = 64,
-        budget_ms: float = 2.0,
+        budget_ms: float = 4.0,
         model: CostModel | None = None,
     ) -> Refinement:
         """Measure some calls from now on, and exchange decision tables that lose; see `refine.Refinement`.

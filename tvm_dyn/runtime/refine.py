@@ -56,7 +56,7 @@ class Budget:
     """What refinement may cost. every: one call in so many is measured. seconds: that such a call may take longer."""
 
     every: int = 64
-    seconds: float = 2e-3
+    seconds: float = 4e-3
 
     def __post_init__(self) -> None:
         if self.every < 1 or not (math.isfinite(self.seconds) and self.seconds > 0):
