@@ -20,6 +20,7 @@ from tvm.tirx import PrimFunc
 from tvm_dyn.errors import CompileError
 from tvm_dyn.kernel_cases import outputs, points, random_arrays, tensors
 from tvm_dyn.schedules import plain_prim_func
+from tvm_dyn.schedules.packed_weights import with_transforms
 from tvm_dyn.schedules.weight_panels import Layout
 from tvm_dyn.tuning.build import FUNCTION, Artifact
 from tvm_dyn.tuning.records import StoredWorkload
@@ -93,6 +94,7 @@ def _case(task: _Task, values: tuple[int, ...]) -> _Case:
         assert backbone is not None
         extents = dict(zip(symbols_of(backbone), values, strict=True))
         arrays = random_arrays(backbone, extents, np.random.default_rng(), positive=False)
+        arrays = [with_transforms(array) for array in arrays]
         task.cases[values] = _Case(arrays, points(backbone, extents) <= _PLAIN_POINTS)
     return task.cases[values]
 
