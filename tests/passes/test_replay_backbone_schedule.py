@@ -134,3 +134,15 @@ def test_kernels_with_the_same_packed_weights_share_a_backbone_whatever_their_ra
     ]
     for backbone in found[1:]:
         tvm.ir.assert_structural_equal(backbone, found[0], map_free_vars=True)
+
+
+def test_variants_have_one_panel_width():
+    mod = module(lambda emit, x: op.matmul(x, weights(24, 40)), (N, 24))
+    (backbone,) = backbones(fused(mod))
+    tile = space_of(backbone, TARGET).untuned[0]
+    choices = Choices()
+    choices[backbone] = Choice(tuple(record(backbone, replace(tile, vectors=v)) for v in (1, 2)))
+    data = RNG.standard_normal((5, 24)).astype("float32")
+    with pytest.warns(KernelFallbackWarning, match="panels of several widths"):
+        refused = run(mod, choices, data)
+    np.testing.assert_allclose(refused, run(mod, None, data), rtol=1e-5, atol=1e-5)

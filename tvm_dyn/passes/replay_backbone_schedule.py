@@ -81,4 +81,6 @@ def _with_choice(kernel: PrimFunc, choice: Choice, kind: str) -> PrimFunc:
             decision = f"a {variant.kind}" if variant else "nothing"
             raise ReplayError(f"the trace decides {decision}, the kernel needs a {kind}")
         variants.append(variant)
+    if len({(v.decisions["lanes"], v.decisions["vectors"]) for v in variants if v.kind == "PackedTile"}) > 1:
+        raise ReplayError("the traces decide panels of several widths, and weights are packed once")
     return dispatch.with_variants(replayed[0], variants, choice.tree, choice.source)
