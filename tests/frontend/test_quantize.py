@@ -88,6 +88,15 @@ def test_sums_are_exact_whatever_the_size_of_the_weights(depth):
     assert_equal(model, *[[np.full((n, depth), 255, "uint8") - codes("uint8", n, depth) % 3] for n in (1, 7)])
 
 
+def test_a_convolution_with_a_single_weight():
+    model = parse(
+        "g (uint8[n,1,h,w] x) => (int32[n,1,h,w] y) { y = ConvInteger(x, k, z) }",
+        k=np.full((1, 1, 1, 1), 3, "int8"),
+        z=np.uint8(7),
+    )
+    assert_equal(model, *[[codes("uint8", n, 1, h, w)] for n, h, w in [(1, 1, 1), (2, 7, 9)]])
+
+
 def test_3x3_convolutions_of_many_channels_are_exact():
     model = parse(
         "g (uint8[n,32,h,w] x) => (int32[n,32,p,q] y) { y = ConvInteger<pads=[1,1,1,1]>(x, k, z) }",

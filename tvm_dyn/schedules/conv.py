@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import sym, tirx
-from tvm.ir import Expr
+from tvm.ir import Expr, TensorLoad
 from tvm.s_tir.schedule import Schedule
 from tvm.target import Target
 from tvm.tirx import Buffer, PrimFunc, Stmt
@@ -76,6 +76,7 @@ def match(window: Window) -> Conv:
     expected = [spatial[1], *reduction]
     if (
         len(reduction) != rank + 1
+        or not isinstance(weight, TensorLoad)  # a single constant weight is a number by now
         or [len(loads(product.b)), len(weight.indices)] != [1, rank + 2]
         or not all(i.same_as(v) for i, v in zip(weight.indices, expected, strict=True))
         or not window.load.indices[0].same_as(spatial[0])
