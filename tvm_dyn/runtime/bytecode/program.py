@@ -1,0 +1,93 @@
+"""Programs: code at a shape. What depends on the shape is a block of words that is filled in microseconds."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm_dyn.runtime.bytecode.encode import Code
+from tvm_dyn.runtime.bytecode.layout import ARENA_HEAD, MAX_AXES
+from tvm_dyn.runtime.bytecode.recipe import Layout
+
+TILE = 1024
+"""Elements of a tile: several registers of them stay in the first-level cache, and an instruction's dispatch, some
+nanoseconds, is little beside the work on them."""
+
+_SPREAD = 192
+"""Bytes between registers beyond their size: at equal offsets in a page, loads would wait for stores."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How a memory operand lies in the shape: bytes along each axis of the rows, bytes from column to column, and
+    for a table the number of its rows."""
+
+    rows: tuple[int, ...]
+    column: int
+    limit: int = 0
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a program iterates over: the extents of the axes that rows run over, and the columns."""
+
+    axes: tuple[int, ...]
+    columns: int
+
+
+class Program:
+    """Code with a shape: ready to run on operands that lie as ``steps`` say.
+
+    steps: of inputs and outputs, in order; whoever gives them vouches that the operands are as large.
+    """
+
+    def __init__(self, code: Code, space: Space, steps: Sequence[Steps]) -> None:
+        rows, columns = math.prod(space.axes), space.columns
+        tile_rows, tile_columns = _tile(code, rows, columns)
+        across = max(-(-columns // tile_columns), 1)
+        down = max(-(-rows // tile_rows), 1)
+        self.code, self.space = code, space
+        self.elements = rows * columns
+        self.units = across if code.accumulates else across * down
+        register_bytes = (tile_rows * tile_columns * code.element_bytes + 63) & ~63
+        register_bytes += _SPREAD
+        self.arena_bytes = ARENA_HEAD + code.registers * register_bytes
+        padding = [1] * (MAX_AXES - len(space.axes))
+        words = array("q", [rows, columns, tile_rows, tile_columns, register_bytes])
+        words.extend((down if code.accumulates else 1, len(space.axes), *space.axes, *padding))
+        for step, layout in _records(code, steps):
+            words.extend(_record(step, layout, columns))
+        self._words = words
+        self.addresses = (code.address, words.buffer_info()[0])
+
+    def bases(self, inputs: Sequence[int], outputs: Sequence[int]) -> array[int]:
+        """The addresses of a call's operands."""
+        return array("q", [*inputs, *self.code.constants, *outputs])
+
+
+def _tile(code: Code, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of a tile. A row stays whole where it is reduced or small, else it is cut, one at a time."""
+    needs_rows = any(
+        step.layout is Layout.COLUMN or step.op in ("find", "gather") for step in code.recipe.steps
+    )
+    if columns <= 2 * TILE or needs_rows:
+        return max(1, TILE // max(columns, 1)), max(columns, 1)
+    return 1, TILE
+
+
+def _records(code: Code, steps: Sequence[Steps]) -> list[tuple[Steps, Layout]]:
+    recipe = code.recipe
+    inputs = [(step, operand.layout) for step, operand in zip(steps, recipe.inputs, strict=False)]
+    constants = [(Steps((), 0), Layout.ONE)] * len(recipe.constants)
+    outputs = [(step, recipe.layout(value)) for step, value in zip(steps[len(inputs) :], recipe.outputs, strict=True)]
+    return [*inputs, *constants, *outputs]
+
+
+def _record(step: Steps, layout: Layout, columns: int) -> list[int]:
+    """The words of a slot. An operand that tiles address in place moves by whole rows."""
+    rows = step.rows
+    if layout not in (Layout.STRIDED, Layout.TABLE):
+        rows = (step.rows[-1],) if step.rows else (0,)
+    return [*rows, *[0] * (MAX_AXES - len(rows)), step.column, step.limit]
