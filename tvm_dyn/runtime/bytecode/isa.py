@@ -107,6 +107,12 @@ def _truth(condition: Any) -> Any:
     return condition.astype("uint8")
 
 
+def _differ(a: Any, b: Any) -> Any:
+    """TVM's own inequality does not hold for NaN."""
+    equal = _truth(tirx.EQ(a, b))
+    return equal ^ _like(1, equal)
+
+
 _BINARY: dict[str, Body] = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,
@@ -118,7 +124,7 @@ _BINARY: dict[str, Body] = {
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "eq", "ne", "and", "or", "xor"})
 _COMPARE: dict[str, Body] = {
     "eq": lambda a, b: _truth(tirx.EQ(a, b)),
-    "ne": lambda a, b: _truth(tirx.NE(a, b)),
+    "ne": lambda a, b: _differ(a, b),
     "lt": lambda a, b: _truth(a < b),
     "le": lambda a, b: _truth(a <= b),
     "gt": lambda a, b: _truth(a > b),
@@ -175,8 +181,8 @@ SUPER: dict[tuple[str, str], tuple[str, ...]] = {
 }
 """Pairs of float32 instructions that one super-instruction stands for, with its forms.
 
-The first one's result is the second one's first operand and goes nowhere else. ``mul`` with ``add`` or ``sub``
-rounds once.
+The first one's result is the second one's first operand and goes nowhere else. It is rounded in between, so that a
+program's results do not depend on what was joined.
 """
 
 
@@ -231,7 +237,12 @@ def _where(condition: Any, then: Any, otherwise: Any) -> Any:
 def _composed(first: str, second: str) -> Body:
     inner = _BINARY[first]
     outer = {**_BINARY, **_UNARY, **_TRANSCENDENTAL}[second]
-    return lambda a, b, *rest: outer(inner(a, b), *rest)
+    return lambda a, b, *rest: outer(_rounded(inner(a, b)), *rest)
+
+
+def _rounded(x: Any) -> Any:
+    """The value as it is stored: LLVM may not carry more digits of it into the next operation."""
+    return tirx.call_llvm_pure_intrin(str(x.ty), "llvm.arithmetic.fence", x)
 
 
 def _casts() -> Iterator[Opcode]:
@@ -247,7 +258,7 @@ def _casts() -> Iterator[Opcode]:
 
 def _cast(source: str, target: str) -> Body:
     if target == "bool":
-        return lambda x: _truth(tirx.NE(x, _like(0, x)))
+        return lambda x: _differ(x, _like(0, x))
     if target == "bfloat16":
         return _round_to_bfloat16
     if source == "bfloat16":

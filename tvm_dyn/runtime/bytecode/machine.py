@@ -13,7 +13,7 @@ import numpy as np
 
 from tvm_dyn.runtime import threads
 from tvm_dyn.runtime.bytecode.cache import interpreter
-from tvm_dyn.runtime.bytecode.layout import ARENA_HEAD, MAX_SLOTS, STATUS, WORD
+from tvm_dyn.runtime.bytecode.layout import STATUS, WORD, Segment
 from tvm_dyn.runtime.bytecode.program import Program
 
 _PAGE = 4096
@@ -53,45 +53,47 @@ _arena = _Arena()
 
 
 class Launch:
-    """A launch with its operands: waves of programs that do not depend on each other.
+    """Programs that run in one call of the interpreter, in waves.
 
-    A wave's programs run side by side on the threads at hand; a wave begins when the one before it is done.
+    The programs of a wave do not depend on each other and run side by side on the threads at hand; a wave begins when
+    the one before it is done. A launch may be run by several threads at once.
     """
 
-    def __init__(self, waves: Sequence[Sequence[tuple[Program, array[int]]]]) -> None:
+    def __init__(self, waves: Sequence[Sequence[Program]]) -> None:
         words = array("q", [len(waves)])
-        self._kept = waves  # programs and bases that the words point at
-        self.tasks, self.register_bytes, self._indexed = 1, 0, False
+        self._programs = [program for wave in waves for program in wave]
+        self._bases: list[tuple[int, int]] = []  # where in the words bases go, and where they are in the call's
+        self.tasks, first = 1, 0
         for wave in waves:
-            tasks = self._tasks([program for program, _ in wave])
+            tasks = self._tasks(wave)
             words.extend((len(wave), tasks))
-            for program, bases in wave:
-                words.extend((*program.addresses, bases.buffer_info()[0], program.units))
-                self.register_bytes = max(self.register_bytes, program.arena_bytes)
-                self._indexed |= program.code.gathers
+            for program in wave:
+                self._bases.append((len(words) + Segment.BASES, first * WORD))
+                words.extend((*program.addresses, 0, program.units))
+                first += program.operands
             self.tasks = max(self.tasks, tasks)
         self._words = words
-        self._address = words.buffer_info()[0]
+        self._arena_bytes = max(program.arena_bytes for program in self._programs)
+        self._gathers = any(program.code.gathers for program in self._programs)
+
+    def run(self, bases: array[int]) -> None:
+        """Run on operands at ``bases``: the addresses of each program's inputs, constants and outputs, in order.
+
+        Raises `IndexError` where a gather was given an index that is out of bounds.
+        """
+        arena = _arena
+        if self._arena_bytes > arena.task_bytes or self.tasks > arena.tasks:
+            arena.fit(self._arena_bytes, self.tasks)
+        words = self._words[:]
+        address = bases.buffer_info()[0]
+        for place, offset in self._bases:
+            words[place] = address + offset
+        interpreter()(words.buffer_info()[0], arena.address, arena.task_bytes)
+        if self._gathers and arena.take_fault():
+            raise IndexError("an index is out of bounds for the axis it selects from")
 
     @staticmethod
     def _tasks(programs: Sequence[Program]) -> int:
         if sum(program.elements for program in programs) < PARALLEL_MIN_ELEMENTS:
             return 1
         return min(max(threads.current.count, 1), sum(program.units for program in programs))
-
-    def run(self) -> None:
-        """Raises `IndexError` where a gather was given an index that is out of bounds."""
-        arena = _arena
-        if self.register_bytes > arena.task_bytes or self.tasks > arena.tasks:
-            arena.fit(self.register_bytes, self.tasks)
-        interpreter()(self._address, arena.address, arena.task_bytes)
-        if self._indexed and arena.take_fault():
-            raise IndexError("an index is out of bounds for the axis it selects from")
-
-
-def arena_bytes(registers: int, register_bytes: int) -> int:
-    """What a task needs for its registers."""
-    return ARENA_HEAD + registers * register_bytes
-
-
-assert MAX_SLOTS < STATUS + 1

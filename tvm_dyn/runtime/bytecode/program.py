@@ -60,11 +60,8 @@ class Program:
         for step, layout in _records(code, steps):
             words.extend(_record(step, layout, columns))
         self._words = words
+        self.operands = code.memory
         self.addresses = (code.address, words.buffer_info()[0])
-
-    def bases(self, inputs: Sequence[int], outputs: Sequence[int]) -> array[int]:
-        """The addresses of a call's operands."""
-        return array("q", [*inputs, *self.code.constants, *outputs])
 
 
 def _tile(code: Code, rows: int, columns: int) -> tuple[int, int]:
