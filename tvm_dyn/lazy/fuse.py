@@ -155,7 +155,8 @@ def groups_of(nodes: Sequence[Node]) -> list[Group]:
     for node in nodes:
         first = max((home[id(arg)] for arg in node.args if id(arg) in home), default=0)
         if node.op == "alias":
-            home[id(node)] = first if groups[first].takes_alias(node) else first + 1
+            taken = first < len(groups) and groups[first].takes_alias(node)
+            home[id(node)] = first if taken else min(first + 1, len(groups))
             continue
         chosen = len(groups)
         for number in range(first, len(groups)):

@@ -104,13 +104,14 @@ class _Builder:
     def add(self, value: int, step: Step) -> None:
         args = tuple(self._resident(arg) for arg in step.args)
         if step.op == "find":
+            args = (self._as_tile(args[0]), args[1])
             kinds = (Kind.COLUMN, Kind.FULL, Kind.COLUMN)
             self._emit(step.op, step.dtype, Mode.ROWS, value, args, kinds, Layout.COLUMN)
         elif step.op == "gather":
             kinds = (Kind.FULL, Kind.FIXED, Kind.COLUMN)
             self._emit(isa.movement("gather", step.dtype), step.dtype, Mode.ROWS, value, args, kinds, Layout.TILE)
         elif step.op in ACCUMULATE or step.op == "rsumsq":
-            self._reduce(value, step, args[0])
+            self._reduce(value, step, self._as_tile(args[0]))
         else:
             self._map(value, step, args)
 
@@ -137,6 +138,17 @@ class _Builder:
                 isa.movement("load", dtype), dtype, Mode.ROWS, self._names[value], (value,), kinds, Layout.TILE
             )
         return self._names[value]
+
+    def _as_tile(self, arg: int) -> int:
+        """An operand of a reduction, which goes over elements: what is broadcast is spread first."""
+        layout, dtype = self._layout(arg), self._dtype(arg)
+        if layout is Layout.TILE or arg >= self.recipe.first_result:
+            return arg
+        tile = self._new(Layout.TILE, dtype)
+        form = "v" if layout is Layout.ROW else "s"
+        kinds = (Kind.FULL, _KINDS[layout])
+        self.body.append(Instruction("copy", dtype, form, Mode.ROWS, tile, (arg,), kinds, Layout.TILE))
+        return tile
 
     def _reduce(self, value: int, step: Step, arg: int) -> None:
         dtype, tile = step.dtype, self._layout(arg) is Layout.TILE
