@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tvm
 
@@ -17,6 +17,8 @@ from .hardware import host_target
 from .runtime import threads
 from .runtime.executable import Library, load_library
 from .self_check import SelfCheck
+
+Tier = Literal["llvm", "bytecode", "auto"]
 
 if TYPE_CHECKING:
     import onnx
@@ -35,6 +37,7 @@ def compile(
     dump_phases: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
     self_check: bool = False,
+    tier: Tier = "llvm",
 ) -> Library:
     """Compile a model once; the library it returns runs every shape the model allows.
 
@@ -46,6 +49,10 @@ def compile(
     progress: called with the name of each phase as it starts.
     self_check: run every kernel, as scheduled and as it was, on the same random inputs at several extents, and fail
     where one is wrong; the library's `self_check` tells what was looked at. It takes seconds to minutes.
+    tier: "llvm" compiles before it returns. "bytecode" compiles nothing: operators are fused and interpreted as they
+    are called, and the library's `fallbacks` names those that are numpy's. "auto" starts in "bytecode" while a process
+    of low priority compiles, and changes over when that is measured to be faster; its library has `tier`, `wait`
+    and `stop`. In the latter two, self_check, dump_phases and progress (but for "import") do not apply.
 
     Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read
     (`.stage` is 'import'), `CompileError` where a pass, code generation or the self-check fails ('compile').
@@ -54,11 +61,32 @@ def compile(
     report = progress or (lambda phase: None)
     report("import")
     module = import_model(model, dims)
+    if tier != "llvm":
+        return _interpreted(tier, module, model, target or host_target(), dims, num_threads)
     dump = Path(dump_phases) if dump_phases else None
     check = SelfCheck(target or host_target(), report) if self_check else None
     library = Library(pipeline.build(module, target, dump, report, check).jit(), num_threads)
     library.self_check = check.summary if check else None
     return library
+
+
+def _interpreted(
+    tier: Tier,
+    module: tvm.IRModule,
+    model: Model,
+    target: Target,
+    dims: Mapping[str, Dim | int] | None,
+    num_threads: int | None,
+) -> Library:
+    from .tiers.interpreted import InterpretedLibrary
+    from .tiers.tiered import TieredLibrary
+
+    if tier == "bytecode":
+        return InterpretedLibrary(module, target, num_threads)
+    if tier == "auto":
+        source = os.fspath(model) if isinstance(model, str | os.PathLike) else module
+        return TieredLibrary(module, source, target, dims, num_threads)
+    raise ValueError(f"tier={tier!r}: use 'llvm', 'bytecode' or 'auto'")
 
 
 def load(path: str | os.PathLike[str], *, num_threads: int | None = None) -> Library:

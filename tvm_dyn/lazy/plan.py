@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -29,20 +30,27 @@ def base_of(node: Node) -> Node:
     return node
 
 
+class NeedsValues(Exception):
+    """Some nodes have to be computed before, as their elements must be copied into another order."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+
 @dataclass
 class Plan:
     """A launch and where its operands come from.
 
-    leaves, results: places in the launch's bases, each with the number of a leaf or of a result.
-    copied: numbers of the leaves that are first copied, as they lie in no order that a program can follow.
+    leaves, results: places in the launch's bases, each with the number of a leaf or of a result; of a leaf also the
+    shape that it is first copied to, as it lies in no order that a program can follow, or None.
     allocated: shape and dtype of every result. outputs: number of the node that a result is, for those to keep.
     """
 
     launch: Launch
     bases: array[int]
-    leaves: list[tuple[int, int]]
+    leaves: list[tuple[int, int, Shape | None]]
     results: list[tuple[int, int]]
-    copied: list[int]
     allocated: list[tuple[Shape, str]]
     outputs: list[tuple[int, int]]
     programs: list[Program]
@@ -51,9 +59,13 @@ class Plan:
         """The results, computed from the leaves."""
         bases = self.bases[:]
         results = [np.empty(shape, dtype) for shape, dtype in self.allocated]
-        copies = {number: np.ascontiguousarray(leaves[number].value) for number in self.copied}
-        for place, number in self.leaves:
-            bases[place] = copies[number].ctypes.data if number in copies else leaves[number].address
+        copies = []
+        for place, number, shape in self.leaves:
+            if shape is None:
+                bases[place] = leaves[number].address
+            else:
+                copies.append(np.ascontiguousarray(np.broadcast_to(leaves[number].value, shape)))
+                bases[place] = copies[-1].ctypes.data
         addresses = [result.__array_interface__["data"][0] for result in results]
         for place, number in self.results:
             bases[place] = addresses[number]
@@ -86,11 +98,11 @@ class Planner:
         self.leaf_numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
         self.kept = {id(base_of(nodes[number])) for number in kept}
         self.bases: list[int] = []
-        self.leaf_places: list[tuple[int, int]] = []
+        self.leaf_places: list[tuple[int, int, Shape | None]] = []
         self.result_places: list[tuple[int, int]] = []
         self.results: dict[int, int] = {}
         self.allocated: list[tuple[Shape, str]] = []
-        self.copied: set[int] = set()
+        self.copied: dict[int, Shape] = {}  # of the group at hand
 
     def plan(self) -> Plan:
         groups = groups_of(self.nodes)
@@ -110,7 +122,6 @@ class Planner:
             array("q", self.bases),
             self.leaf_places,
             self.result_places,
-            sorted(self.copied),
             self.allocated,
             [(result, numbers[node]) for node, result in self.results.items() if node in self.kept],
             [program for wave in programs for program in wave],
@@ -130,6 +141,7 @@ class Planner:
 
     def _program(self, group: Group, needed: set[int]) -> Program:
         operands, links = _Operands(), []
+        self.copied.clear()
         for node in group.nodes:
             links.append([self._link(group, node, place, arg, operands) for place, arg in enumerate(node.args)])
         outputs = [node for node in group.nodes if id(node) in needed]
@@ -147,7 +159,7 @@ class Planner:
         inputs = tuple(Operand(n.dtype, layout) for n, (layout, _) in zip(operands.nodes, placed, strict=False))
         recipe = Recipe(inputs, constants, tuple(steps), tuple(values[id(node)] for node in outputs))
         code = encode(recipe)
-        self._bind([base_of(n) for n in operands.nodes], code.constants, outputs)
+        self._bind(operands.nodes, code.constants, outputs)
         return Program(code, space, [steps for _, steps in placed])
 
     def _link(self, group: Group, node: Node, place: int, arg: Node, operands: _Operands) -> int | None:
@@ -171,13 +183,12 @@ class Planner:
         whole = [contiguous_strides(group.space, isa.BYTES[node.dtype]) for node in results]
 
         def strides() -> list[Strides]:
-            shapes = [operands.nodes[place] for place in tiles]
-            return [broadcast_strides(n.shape, self._strides(n), group.space) for n in shapes] + whole
+            return [self._strides(operands.nodes[place], group.space) for place in tiles] + whole
 
         try:
             space, placed = arrange(group.space, group.split, strides(), sizes)
         except NotAffine:
-            self.copied |= {self.leaf_numbers[id(operands.nodes[p])] for p in tiles if id(operands.nodes[p]) in self.leaf_numbers}
+            self._copy([operands.nodes[place] for place in tiles], group.space)
             space, placed = arrange(group.space, group.split, strides(), sizes)
         tile_steps = dict(zip(tiles, placed, strict=False))
         result_steps = iter(placed[len(tiles) :])
@@ -195,26 +206,38 @@ class Planner:
         size = isa.BYTES[node.dtype]
         if role == "table":
             if id(node) in self.leaf_numbers and not node.value.flags.c_contiguous:
-                self.copied.add(self.leaf_numbers[id(node)])
+                self.copied[id(node)] = node.shape
             return Layout.TABLE, Steps((contiguous_strides(node.shape, size)[0],), size, node.shape[0])
         single = role == "one" or all(extent == 1 for extent in node.shape)
         layout = Layout.ONE if single else Layout.COLUMN
         return layout, _own_steps(layout, node.dtype)
 
-    def _strides(self, node: Node) -> Strides:
-        """Byte strides of an operand: what another group computes is contiguous."""
-        number = self.leaf_numbers.get(id(node))
-        if number is None or number in self.copied:
-            return contiguous_strides(node.shape, isa.BYTES[node.dtype])
-        return node.value.strides
+    def _copy(self, nodes: Sequence[Node], space: Shape) -> None:
+        """Have the operands copied that do not lie as tiles do. Raises `NeedsValues` of those not yet computed."""
+        scattered = [node for node in nodes if prod(node.shape) != 1 and self._strides(node, space) != self._whole(node, space)]
+        computed = [base_of(node) for node in scattered if id(node) not in self.leaf_numbers]
+        if computed:
+            raise NeedsValues(computed)
+        self.copied |= {id(node): space for node in scattered}
+
+    @staticmethod
+    def _whole(node: Node, space: Shape) -> Strides:
+        return contiguous_strides(space, isa.BYTES[node.dtype])
+
+    def _strides(self, node: Node, space: Shape) -> Strides:
+        """Byte strides of an operand in a space: what another group computes is contiguous."""
+        shape = self.copied.get(id(node), node.shape)
+        is_leaf = id(node) in self.leaf_numbers and id(node) not in self.copied
+        strides = node.value.strides if is_leaf else contiguous_strides(shape, isa.BYTES[node.dtype])
+        return broadcast_strides(shape, strides, space)
 
     def _bind(self, operands: Sequence[Node], constants: Sequence[int], outputs: Sequence[Node]) -> None:
         for node in operands:
             number = self.leaf_numbers.get(id(node))
             if number is None:
-                self.result_places.append((len(self.bases), self._result(node)))
+                self.result_places.append((len(self.bases), self._result(base_of(node))))
             else:
-                self.leaf_places.append((len(self.bases), number))
+                self.leaf_places.append((len(self.bases), number, self.copied.get(id(node))))
             self.bases.append(0)
         self.bases += constants
         for node in outputs:

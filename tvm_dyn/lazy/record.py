@@ -11,6 +11,7 @@ import numpy as np
 
 from tvm_dyn.lazy.graph import Node, Shape, broadcast, by_numpy, has_opcode, leaf
 from tvm_dyn.lazy.run import materialise
+from tvm_dyn.runtime.bytecode import isa
 
 NUMBERS = ("float32", "float64", "int32", "int64", "bool")
 _HALVES = ("float16", "bfloat16")
@@ -133,7 +134,7 @@ def place_of_extreme(op: str, node: Node) -> Node:
 def gather(table: Node, index: Node) -> Node:
     """Rows of ``table`` by their numbers."""
     shape = (*index.shape, *table.shape[1:])
-    if 0 in shape or table.shape[0] == 0:
+    if 0 in shape or table.shape[0] == 0 or table.dtype not in isa.SHORT or index.dtype not in ("int32", "int64"):
         return fallback("take", lambda t, i: np.take(t, i, axis=0), table, index)
     return Node("gather", (table, cast(index, "int64")), table.dtype, shape)
 

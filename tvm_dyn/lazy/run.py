@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tvm_dyn.lazy.fuse import pending
 from tvm_dyn.lazy.graph import Node
-from tvm_dyn.lazy.plan import Plan, Planner
+from tvm_dyn.lazy.plan import NeedsValues, Plan, Planner
 from tvm_dyn.runtime import threads
 
 _PLANS: dict[tuple, Plan] = {}
@@ -17,6 +17,14 @@ _lock = threading.RLock()
 
 def materialise(roots: Sequence[Node]) -> None:
     """Give each root its value, and each node on the way that somebody still holds: it would be computed again."""
+    try:
+        _materialise(roots)
+    except NeedsValues as need:
+        materialise(need.nodes)
+        materialise(roots)
+
+
+def _materialise(roots: Sequence[Node]) -> None:
     with _lock:  # threads may share nodes: none may see another's half settled
         nodes = _unsettled(roots)
         if not nodes:
