@@ -29,6 +29,8 @@ def _materialise(roots: Sequence[Node]) -> None:
         nodes = _unsettled(roots)
         if not nodes:
             return
+        if not threads.current.count:
+            threads.use_threads(threads.resolve_num_threads(None))
         plan, leaves = plan_of(nodes, roots)
     results = plan.run(leaves)
     with _lock:

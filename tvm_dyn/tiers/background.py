@@ -26,7 +26,7 @@ from tvm_dyn.errors import CompileError
 from tvm_dyn.runtime.executable import Library, load_library
 
 _LIBRARY, _REQUEST, _MODULE = "library.so", "request.json", "module.json"
-_IDLE_PRIORITY = 19
+_PRIORITY = 10  # about a tenth of a core that others want too
 
 _running: weakref.WeakSet[BackgroundBuild]
 
@@ -48,13 +48,13 @@ class BackgroundBuild:
         self._folder = tempfile.TemporaryDirectory(prefix="tvm_dyn-")
         self._num_threads = num_threads
         folder = Path(self._folder.name)
-        request: dict[str, Any] = {"target": target.export() if target else None, "path": None, "dims": None}
+        request: dict[str, Any] = {"target": str(target) if target else None, "path": None, "dims": None}
         if isinstance(model, str):
             request["path"] = os.path.abspath(model)
             request["dims"] = {name: _plain_dim(dim) for name, dim in (dims or {}).items()}
         else:
             (folder / _MODULE).write_text(tvm.ir.save_json(model))
-        (folder / _REQUEST).write_text(json.dumps(request, default=list))
+        (folder / _REQUEST).write_text(json.dumps(request))
         self._log = (folder / "log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tvm_dyn.tiers.background", str(folder)],
@@ -112,7 +112,7 @@ def _plain_dim(dim: Dim | int) -> int | list[int | None]:
 
 def _serve(folder: Path) -> None:
     """What the other process does."""
-    os.nice(_IDLE_PRIORITY)
+    os.nice(_PRIORITY)
     import tvm_dyn
 
     request = json.loads((folder / _REQUEST).read_text())

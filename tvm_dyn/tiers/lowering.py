@@ -23,6 +23,7 @@ def lower_for_bytecode(module: tvm.IRModule, target: Target) -> tvm.IRModule:
     steps = dict(pipeline.phases(target))["propagate"]
     with target:
         module = tvm.transform.Sequential(steps)(module)
+        module = relax.backend.DispatchSortScan()(relax.backend.DispatchSampling()(module))
         return relax.transform.LegalizeOps(skip_ops=[*_kept(module), *_RUNTIME])(module)
 
 
