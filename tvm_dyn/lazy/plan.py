@@ -15,6 +15,7 @@ import numpy as np
 
 from tvm_dyn.lazy.fuse import REDUCTIONS, Group, groups_of
 from tvm_dyn.lazy.graph import Node, Shape
+from tvm_dyn.lazy.merge import merged
 from tvm_dyn.lazy.strides import NotAffine, Strides, arrange, broadcast_strides, contiguous_strides
 from tvm_dyn.runtime.bytecode import isa
 from tvm_dyn.runtime.bytecode.encode import encode
@@ -94,9 +95,11 @@ class Planner:
     """Makes the plan of some nodes; ``kept`` are those whose results somebody wants."""
 
     def __init__(self, nodes: Sequence[Node], leaves: Sequence[Node], kept: Sequence[int]) -> None:
-        self.nodes, self.leaves = nodes, leaves
+        self.originals, self.copies = nodes, merged(nodes)
+        self.nodes = list({id(copy): copy for copy in self.copies}.values())
         self.leaf_numbers = {id(leaf): number for number, leaf in enumerate(leaves)}
-        self.kept = {id(base_of(nodes[number])) for number in kept}
+        self.wanted = kept
+        self.kept = {id(base_of(self.copies[number])) for number in kept}
         self.bases: list[int] = []
         self.leaf_places: list[tuple[int, int, Shape | None]] = []
         self.result_places: list[tuple[int, int]] = []
@@ -116,14 +119,17 @@ class Planner:
             depth.update((id(node), wave) for node in group.nodes)
         needed = self.kept | self._read_by_others(groups)
         programs = [[self._program(group, needed) for group in wave] for wave in waves]
-        numbers = {id(node): number for number, node in enumerate(self.nodes)}
+        numbers = {id(node): number for number, node in enumerate(self.originals)}
+        outputs = {
+            numbers[id(base_of(self.originals[n]))]: self.results[id(base_of(self.copies[n]))] for n in self.wanted
+        }
         return Plan(
             Launch(programs),
             array("q", self.bases),
             self.leaf_places,
             self.result_places,
             self.allocated,
-            [(result, numbers[node]) for node, result in self.results.items() if node in self.kept],
+            [(result, number) for number, result in outputs.items()],
             [program for wave in programs for program in wave],
         )
 
@@ -214,10 +220,10 @@ class Planner:
 
     def _copy(self, nodes: Sequence[Node], space: Shape) -> None:
         """Have the operands copied that do not lie as tiles do. Raises `NeedsValues` of those not yet computed."""
-        scattered = [node for node in nodes if prod(node.shape) != 1 and self._strides(node, space) != self._whole(node, space)]
+        scattered = [n for n in nodes if prod(n.shape) != 1 and self._strides(n, space) != self._whole(n, space)]
         computed = [base_of(node) for node in scattered if id(node) not in self.leaf_numbers]
         if computed:
-            raise NeedsValues(computed)
+            raise NeedsValues([o for o, copy in zip(self.originals, self.copies, strict=True) if copy in computed])
         self.copied |= {id(node): space for node in scattered}
 
     @staticmethod

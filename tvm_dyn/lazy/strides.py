@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tvm_dyn.runtime.bytecode.layout import MAX_AXES
-from tvm_dyn.runtime.bytecode.program import Space, Steps
+from tvm_dyn.runtime.bytecode.program import WHOLE_ROW, Space, Steps
 from tvm_dyn.runtime.bytecode.recipe import Layout
 
 Strides = tuple[int, ...]
@@ -87,6 +87,8 @@ def _layout(space: Space, rows: Sequence[int], column: int, size: int) -> Layout
         return Layout.TILE
     if column == size and not any(rows):
         return Layout.ROW
+    if column == size and len(rows) == 1 and space.columns >= WHOLE_ROW:
+        return Layout.TILE
     if column == 0 and list(rows) == _contiguous(space, size):
         return Layout.COLUMN
     return Layout.STRIDED

@@ -69,15 +69,13 @@ class BackgroundBuild:
         return self._owner == os.getpid() and self._process.poll() is not None
 
     def library(self) -> Library:
-        """The compiled library, once it `is_done`. Raises `CompileError`."""
+        """The compiled library, once it `is_done`; its file lives as long as this object. Raises `CompileError`."""
         path = Path(self._folder.name) / _LIBRARY
         if self._process.returncode != 0 or not path.exists():
             log = Path(self._folder.name, "log").read_text(errors="replace").strip()
             self.stop()
             raise CompileError(f"the compilation in the background failed: {log[-2000:]}")
-        library = load_library(path, self._num_threads)
-        self.stop()
-        return library
+        return load_library(path, self._num_threads)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Whether the process has ended, within the time."""

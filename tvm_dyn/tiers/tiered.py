@@ -45,6 +45,7 @@ class TieredLibrary(InterpretedLibrary):
     ) -> None:
         super().__init__(module, target, num_threads)
         self._compiled: Library | None = None
+        self._source: BackgroundBuild | None = None  # of the compiled library's file
         self._tier = "bytecode"
         self._times: list[tuple[float, float]] = []
         self._changing = threading.Lock()
@@ -91,7 +92,7 @@ class TieredLibrary(InterpretedLibrary):
             if build is None:
                 return
             try:
-                self._compiled = build.library()
+                self._compiled, self._source = build.library(), build
             except CompileError as error:
                 warnings.warn(f"stays in tier 'bytecode': {error}", RuntimeWarning, stacklevel=4)
 

@@ -58,9 +58,9 @@ def test_a_register_of_another_kind_is_not_overwritten_while_it_is_read():
 
 
 def test_numbers_are_spread_once_where_no_form_takes_them():
-    steps = (Step("where", (0, 1, 2), "float32", "float32", TILE),)
-    recipe = Recipe((Operand("bool", TILE), Operand("float32", ONE), Operand("float32", TILE)), (), steps, (3,))
-    assert mnemonics(recipe) == [["copy.f32.s"], ["where.f32"], []]
+    steps = (Step("where", (0, 1, 2), "int64", "int64", TILE),)
+    recipe = Recipe((Operand("bool", TILE), Operand("int64", ONE), Operand("int64", TILE)), (), steps, (3,))
+    assert mnemonics(recipe) == [["copy.i64.s"], ["where.i64"], []]
 
 
 def test_totals_over_rows_finish_after_the_last_tile():

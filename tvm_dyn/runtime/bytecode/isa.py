@@ -202,7 +202,8 @@ def _maps() -> Iterator[Opcode]:
             yield _map("copy", dtype, lambda x: x, form)
     for dtype in (*ARITHMETIC, "bool"):
         stored = _stored(dtype)
-        yield Opcode(mnemonic("where", dtype), "map", ("uint8", stored, stored), stored, _where, "vvv")
+        for form in ("vvv", "vsv", "vvs", "svv", "ssv", "svs") if dtype == "float32" else ("vvv",):
+            yield Opcode(mnemonic("where", dtype, form), "map", ("uint8", stored, stored), stored, _where, form)
     for (first, second), forms in SUPER.items():
         for form in forms:
             yield _map(f"{first}_{second}", "float32", _composed(first, second), form)

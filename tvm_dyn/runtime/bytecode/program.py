@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tvm_dyn.runtime.bytecode import isa
 from tvm_dyn.runtime.bytecode.encode import Code
 from tvm_dyn.runtime.bytecode.layout import ARENA_HEAD, MAX_AXES
 from tvm_dyn.runtime.bytecode.recipe import Layout
@@ -14,6 +15,9 @@ from tvm_dyn.runtime.bytecode.recipe import Layout
 TILE = 1024
 """Elements of a tile: several registers of them stay in the first-level cache, and an instruction's dispatch, some
 nanoseconds, is little beside the work on them."""
+
+WHOLE_ROW = 256
+"""Elements from which a row is a tile of its own where some operand's rows do not follow each other."""
 
 _SPREAD = 192
 """Bytes between registers beyond their size: at equal offsets in a page, loads would wait for stores."""
@@ -45,7 +49,10 @@ class Program:
 
     def __init__(self, code: Code, space: Space, steps: Sequence[Steps]) -> None:
         rows, columns = math.prod(space.axes), space.columns
+        records = _records(code, steps)
         tile_rows, tile_columns = _tile(code, rows, columns)
+        if any(layout is Layout.TILE and _has_gaps(step, size, columns) for step, layout, size in records):
+            tile_rows = 1
         across = max(-(-columns // tile_columns), 1)
         down = max(-(-rows // tile_rows), 1)
         self.code, self.space = code, space
@@ -57,7 +64,7 @@ class Program:
         padding = [1] * (MAX_AXES - len(space.axes))
         words = array("q", [rows, columns, tile_rows, tile_columns, register_bytes])
         words.extend((down if code.accumulates else 1, len(space.axes), *space.axes, *padding))
-        for step, layout in _records(code, steps):
+        for step, layout, _ in records:
             words.extend(_record(step, layout, columns))
         self._words = words
         self.operands = code.memory
@@ -74,12 +81,19 @@ def _tile(code: Code, rows: int, columns: int) -> tuple[int, int]:
     return 1, TILE
 
 
-def _records(code: Code, steps: Sequence[Steps]) -> list[tuple[Steps, Layout]]:
+def _records(code: Code, steps: Sequence[Steps]) -> list[tuple[Steps, Layout, int]]:
+    """Steps, layout and bytes of an element of each memory slot."""
     recipe = code.recipe
-    inputs = [(step, operand.layout) for step, operand in zip(steps, recipe.inputs, strict=False)]
-    constants = [(Steps((), 0), Layout.ONE)] * len(recipe.constants)
-    outputs = [(step, recipe.layout(value)) for step, value in zip(steps[len(inputs) :], recipe.outputs, strict=True)]
-    return [*inputs, *constants, *outputs]
+    inputs = [(step, operand.layout, operand.dtype) for step, operand in zip(steps, recipe.inputs, strict=False)]
+    constants = [(Steps((), 0), Layout.ONE, dtype) for _, dtype in recipe.constants]
+    results = zip(steps[len(inputs) :], recipe.outputs, strict=True)
+    outputs = [(step, recipe.layout(value), recipe.dtype(value)) for step, value in results]
+    return [(step, layout, isa.BYTES[dtype]) for step, layout, dtype in [*inputs, *constants, *outputs]]
+
+
+def _has_gaps(step: Steps, element: int, columns: int) -> bool:
+    """Whether an operand's rows do not follow each other."""
+    return bool(step.rows) and step.rows[-1] != element * columns
 
 
 def _record(step: Steps, layout: Layout, columns: int) -> list[int]:
