@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from array import array
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tvm_dyn.runtime.bytecode import isa
 from tvm_dyn.runtime.bytecode.layout import MAX_SLOTS, Kind, Mode
@@ -25,8 +25,7 @@ ACCUMULATE = {"rsum": "add", "rprod": "mul", "rmax": "max", "rmin": "min", "rany
 """How a reduction over rows takes in one row more."""
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """An instruction on values that have no slots yet. ``layout`` is that of the result."""
 
     op: str
@@ -52,14 +51,20 @@ class Code:
         self.registers = max(slots.values(), default=0) + 1 - memory
         self.accumulates = bool(sections[2])
         self.gathers = any(i.op.startswith("gather") for i in sections[1])
-        self.element_bytes = max((isa.BYTES[recipe.dtype(v)] for v in range(_values(recipe))), default=8)
+        dtypes = {operand.dtype for operand in recipe.inputs} | {step.result for step in recipe.steps}
+        self.element_bytes = max([isa.BYTES[dtype] for dtype in dtypes], default=8)
         self.words = array("q", [*map(len, sections), memory])
         for instruction in (i for section in sections for i in section):
             self.words.extend(_words(instruction, slots))
-        self.listing = [[_text(i, slots, memory) for i in section] for section in sections]
+        self._sections, self._slots = sections, slots
         self._pool = [_cell(value, dtype) for value, dtype in recipe.constants]
         self.constants = [cell.buffer_info()[0] for cell in self._pool]
         self.address = self.words.buffer_info()[0]
+
+    @property
+    def listing(self) -> list[list[str]]:
+        """The instructions as text, of each section."""
+        return [[_text(i, self._slots, self.memory) for i in section] for section in self._sections]
 
     def disassemble(self) -> str:
         """The program as text: what runs before, in, and after each column of tiles."""
@@ -190,7 +195,7 @@ class _Builder:
         section: list[Instruction] | None = None,
     ) -> None:
         section = section if section is not None else self.finish if late else self.body
-        form = "".join("v" if self._covers(arg, layout) else "s" for arg in args)
+        form = "".join(["v" if self._covers(arg, layout) else "s" for arg in args])
         op, form, args = _available(op, dtype, form, args)
         if not form:
             args = tuple(self._splat(arg, layout, section) for arg in args)

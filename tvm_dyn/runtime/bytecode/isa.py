@@ -52,9 +52,10 @@ class Opcode:
     identity: float | int = 0
 
 
+@functools.cache
 def mnemonic(name: str, dtype: str, form: str = "") -> str:
     """What the opcode ``name`` on ``dtype`` is called; a form of vectors only goes without saying."""
-    return ".".join([name, SHORT[dtype], *([form] if "s" in form else [])])
+    return f"{name}.{SHORT[dtype]}.{form}" if "s" in form else f"{name}.{SHORT[dtype]}"
 
 
 def cast_mnemonic(source: str, target: str) -> str:

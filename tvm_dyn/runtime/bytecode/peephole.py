@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tvm_dyn.runtime.bytecode import isa
@@ -50,7 +49,8 @@ def _joined(first: Instruction, second: Instruction) -> Instruction | None:
     if first.layout is not second.layout and (first.op, second.op) not in _REDUCING:
         return None
     if (first.op, second.op) in _REDUCING and first.dtype == second.dtype == "float32":
-        return replace(second, op=_REDUCING[first.op, second.op], args=first.args, kinds=(second.kinds[0], first.kinds[1]))
+        kinds = (second.kinds[0], first.kinds[1])
+        return second._replace(op=_REDUCING[first.op, second.op], args=first.args, kinds=kinds)
     forms = isa.SUPER.get((first.op, second.op), ())
     if first.dtype != "float32" or second.dtype != "float32" or not forms:
         return None
@@ -65,8 +65,7 @@ def _joined(first: Instruction, second: Instruction) -> Instruction | None:
     if form not in forms:
         return None
     mode = Mode.ROWS if Mode.ROWS in (first.mode, second.mode) else second.mode
-    return replace(
-        second,
+    return second._replace(
         op=f"{first.op}_{second.op}",
         form=form,
         mode=mode,

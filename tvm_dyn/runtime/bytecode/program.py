@@ -12,9 +12,12 @@ from tvm_dyn.runtime.bytecode.encode import Code
 from tvm_dyn.runtime.bytecode.layout import ARENA_HEAD, MAX_AXES
 from tvm_dyn.runtime.bytecode.recipe import Layout
 
-TILE = 1024
+TILE = 2048
 """Elements of a tile: several registers of them stay in the first-level cache, and an instruction's dispatch, some
 nanoseconds, is little beside the work on them."""
+
+ROW_TILE = 2 * TILE
+"""The same where rows are reduced: then there also are instructions on columns, with little work of their own."""
 
 WHOLE_ROW = 256
 """Elements from which a row is a tile of its own where some operand's rows do not follow each other."""
@@ -76,7 +79,9 @@ def _tile(code: Code, rows: int, columns: int) -> tuple[int, int]:
     needs_rows = any(
         step.layout is Layout.COLUMN or step.op in ("find", "gather") for step in code.recipe.steps
     )
-    if columns <= 2 * TILE or needs_rows:
+    if needs_rows:
+        return max(1, ROW_TILE // max(columns, 1)), max(columns, 1)
+    if columns <= ROW_TILE:
         return max(1, TILE // max(columns, 1)), max(columns, 1)
     return 1, TILE
 

@@ -9,19 +9,20 @@ Values are numbered: inputs first, then constants, then the results of the steps
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 
 
-class Layout(Enum):
+class Layout(IntEnum):
     """Which part of a tile a value has an element for; `STRIDED` is a tile that lies scattered in memory."""
 
-    TILE = "tile"
-    COLUMN = "column"
-    ROW = "row"
-    ONE = "one"
-    STRIDED = "strided"
-    TABLE = "table"
+    TILE = 0
+    COLUMN = 1
+    ROW = 2
+    ONE = 3
+    STRIDED = 4
+    TABLE = 5
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Recipe:
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
 
-    @property
+    @functools.cached_property
     def first_result(self) -> int:
         return len(self.inputs) + len(self.constants)
 

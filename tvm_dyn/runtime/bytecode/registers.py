@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -44,14 +45,16 @@ def assign(
 
 def _in_place(instruction: Instruction) -> bool:
     """Whether the result may overwrite an operand: all are of one kind and of elements of one size."""
-    opcode = isa.OPCODES[isa.NUMBER[instruction.mnemonic]]
-    sizes = {isa.stored_bytes(dtype) for dtype in (opcode.output, *opcode.inputs)}
-    return (
-        opcode.kind == "map"
-        and instruction.mode != Mode.ROWS
-        and len(sizes) == 1
-        and len(set(instruction.kinds)) == 1
-    )
+    if instruction.mode == Mode.ROWS or len(set(instruction.kinds)) > 1:
+        return False
+    return _is_uniform(instruction.mnemonic)
+
+
+@functools.cache
+def _is_uniform(mnemonic: str) -> bool:
+    """Whether an opcode computes elements of one size from elements of the same."""
+    opcode = isa.OPCODES[isa.NUMBER[mnemonic]]
+    return opcode.kind == "map" and len({isa.stored_bytes(dtype) for dtype in (opcode.output, *opcode.inputs)}) == 1
 
 
 def _all(sections: Sequence[Sequence[Instruction]]) -> list[Instruction]:
