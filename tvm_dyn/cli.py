@@ -150,16 +150,22 @@ def info_command(model: str, dims: dict[str, Dim], as_json: bool) -> None:
 
 
 @main.command("bench")
-@click.argument("suite", type=click.Choice(["dense", "attention", "norm", "conv", "models"]))
+@click.argument("suite", type=click.Choice(["dense", "attention", "norm", "conv", "models", "bytecode"]))
 @click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads of every contestant; default 1.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures.")
 @click.option("--case", "pattern", default="", help="Only cases whose name contains this.")
 @click.option("--rounds", type=click.IntRange(min=1), default=10, help="Turns of each contestant; the best counts.")
 def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str, rounds: int) -> None:
-    """Measure SUITE beside onnxruntime, OpenVINO and torch, and against the peak of the machine."""
+    """Measure SUITE beside onnxruntime, OpenVINO and torch, and against the peak of the machine.
+
+    Suite "bytecode" measures the virtual machine beside compiled kernels, torch and numpy.
+    """
     with _clear_errors():
         from tvm_dyn import bench
 
+        if suite == "bytecode":
+            bench.run_bytecode(threads, pattern, json_file, _out)
+            return
         cases = [case for case in bench.SUITES[suite]() if pattern in case.name]
         if not cases:
             raise click.BadParameter(f"no case of {suite} has {pattern!r} in its name", param_hint="--case")

@@ -59,7 +59,7 @@ class Block:
     def main(
         x: R.Tensor(("batch", "n", 8), "float32"), w: R.Tensor((8, 24), "float32"), b: R.Tensor((24,), "float32")
     ):
-        batch, n = T.int64(), T.int64()  # noqa: F841
+        batch, n = T.int64(), T.int64()
         with R.dataflow():
             h = R.nn.gelu(R.add(R.matmul(x, w), b))
             s = R.nn.softmax(R.reshape(h, R.shape([batch * n, 24])), axis=-1)

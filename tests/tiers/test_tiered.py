@@ -95,7 +95,8 @@ print(library._build._process.pid, library._build._folder.name, flush=True)
 
 
 @pytest.mark.parametrize(
-    "then", ["", "raise SystemExit(0)", "pid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse:\n    library(X); sys.exit(0)"]
+    "then",
+    ["", "raise SystemExit(0)", "pid = os.fork()\nif pid: os.waitpid(pid, 0)\nelse:\n    library(X); sys.exit(0)"],
 )
 def test_nothing_is_left_at_exit(then):
     cache.interpreter()

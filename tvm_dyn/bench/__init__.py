@@ -2,5 +2,6 @@
 
 from tvm_dyn.bench.runner import run_suite
 from tvm_dyn.bench.suites import SUITES
+from tvm_dyn.bench.suites.bytecode import run_bytecode
 
-__all__ = ["SUITES", "run_suite"]
+__all__ = ["SUITES", "run_bytecode", "run_suite"]

@@ -121,8 +121,8 @@ def _marked(ratio: float) -> str:
     return f"[red]{ratio:.2f}[/red]" if ratio > 1 else f"[green]{ratio:.2f}[/green]"
 
 
-def write_json(path: Path, machine: dict[str, Any], versions: dict[str, str], rows: Sequence[Row]) -> None:
-    """Write the file complete or not at all; an older one is replaced."""
+def write_json(path: Path, machine: dict[str, Any], versions: dict[str, str], rows: Sequence[Any]) -> None:
+    """Write the file with ``rows``, of any dataclass, complete or not at all; an older one is replaced."""
     text = json.dumps({"machine": machine, "versions": versions, "rows": [asdict(row) for row in rows]}, indent=1)
     handle, unfinished = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
     try:

@@ -17,16 +17,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy import bool_ as bool  # noqa: A004
-from numpy import e, float32, float64, inf, int32, int64, nan, newaxis, pi
 
-from tvm_dyn.lazy import functions, record
 from tvm_dyn.lazy.array import Array
 from tvm_dyn.lazy.functions import *  # noqa: F403
-from tvm_dyn.lazy.functions import divide_ as divide
-from tvm_dyn.lazy.functions import sync
 from tvm_dyn.lazy.graph import fallbacks, leaf
-from tvm_dyn.lazy.inspection import disassemble
+from tvm_dyn.lazy.inspection import disassemble as disassemble
+
+bool, int32, int64, float16, float32, float64 = np.bool_, np.int32, np.int64, np.float16, np.float32, np.float64
+e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, np.newaxis, np.pi
 
 _CREATION = (
     "arange", "empty", "empty_like", "eye", "full", "full_like", "linspace", "meshgrid", "ones", "ones_like", "tril",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -110,6 +110,13 @@ class Array:
         from tvm_dyn.lazy.functions import reshape
 
         return reshape(self, shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape)
+
+    if TYPE_CHECKING:  # they are made from the table below
+
+        def _of_two(self, other: Any) -> Array: ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _of_two
+        __pow__ = __rpow__ = __matmul__ = __and__ = __or__ = __lt__ = __le__ = __gt__ = __ge__ = _of_two
 
     def __neg__(self) -> Array:
         return _unary("neg", np.negative, self)

@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 
 from tvm_dyn.lazy import record
-from tvm_dyn.lazy.array import COMPARISONS, Array, divide, logical, power, unpack
-from tvm_dyn.lazy.array import multiply as multiply_
+from tvm_dyn.lazy.array import COMPARISONS, Array, logical, power, unpack
+from tvm_dyn.lazy.array import divide as quotient
+from tvm_dyn.lazy.array import multiply as product
 from tvm_dyn.lazy.graph import leaf
+
+__all__ = [
+    "abs", "add", "all", "any", "argmax", "argmin", "asarray", "astype", "broadcast_to", "ceil", "clip",
+    "divide", "equal", "erf", "exp", "expand_dims", "floor", "gelu", "greater", "greater_equal", "isnan",
+    "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "logical_xor", "matrix_transpose",
+    "max", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal", "permute_dims", "pow",
+    "prod", "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "sign", "silu", "softmax", "sqrt",
+    "square", "squeeze", "std", "subtract", "sum", "sync", "take", "tanh", "trunc", "var", "where",
+]  # fmt: skip
 
 Axis = int | Sequence[int] | None
 
@@ -72,8 +82,8 @@ logical_not = _unary("not", np.logical_not)
 
 add = _binary("add", np.add, record.elementwise)
 subtract = _binary("sub", np.subtract, record.elementwise)
-multiply = _binary("mul", np.multiply, multiply_)
-divide_ = _binary("div", np.divide, divide)
+multiply = _binary("mul", np.multiply, product)
+divide = _binary("div", np.divide, quotient)
 pow = _binary("pow", np.power, power)
 maximum = _binary("max", np.maximum, record.elementwise)
 minimum = _binary("min", np.minimum, record.elementwise)
@@ -99,7 +109,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Array:
 
 def isnan(x: Any) -> Array:
     array = asarray(x)
-    return array != array
+    return not_equal(array, array)
 
 
 def astype(x: Array, dtype: Any) -> Array:
@@ -209,7 +219,7 @@ def reshape(x: Array, shape: int | Sequence[int], *, copy: bool | None = None) -
     return Array(record.reshaped(x._node, wanted))
 
 
-def expand_dims(x: Array, /, *, axis: int = 0) -> Array:
+def expand_dims(x: Array, /, *, axis: int | tuple[int, ...] = 0) -> Array:
     return reshape(x, np.expand_dims(np.broadcast_to(np.empty(()), x.shape), axis).shape)
 
 

@@ -48,7 +48,7 @@ class Group:
         return Layout.ONE if self._fits_late(node) else None
 
     def add(self, node: Node, layout: Layout) -> None:
-        if node.op in REDUCTIONS and layout is not Layout.ONE or node.op in ("find", "gather"):
+        if (node.op in REDUCTIONS and layout is not Layout.ONE) or node.op in ("find", "gather"):
             self.split = _split_of(node)
         self.nodes.append(node)
         self.layouts[id(node)] = layout
@@ -56,6 +56,8 @@ class Group:
     def takes_alias(self, node: Node) -> bool:
         """Whether the node's elements are at hand in this group, under its new shape."""
         own = self.layouts.get(id(node.args[0]))
+        if own is None:
+            return False
         column = own is Layout.COLUMN and (self._is_spread(node.shape) or node.shape == self.space[: self.split])
         if not (column or own is Layout.ONE or (own is Layout.TILE and node.shape == self.space)):
             return False
@@ -158,18 +160,20 @@ def groups_of(nodes: Sequence[Node]) -> list[Group]:
             taken = first < len(groups) and groups[first].takes_alias(node)
             home[id(node)] = first if taken else min(first + 1, len(groups))
             continue
-        chosen = len(groups)
-        for number in range(first, len(groups)):
-            layout = groups[number].layout_for(node)
-            if layout is not None:
-                chosen = number
-                break
-        else:
-            groups.append(Group(space_of(node)))
-            layout = _first_layout(groups[-1], node)
-        groups[chosen].add(node, layout)
-        home[id(node)] = chosen
+        home[id(node)] = _place(node, groups, first)
     return groups
+
+
+def _place(node: Node, groups: list[Group], first: int) -> int:
+    """Add the node to the first group that takes it, or to a new one; the number of that."""
+    for number in range(first, len(groups)):
+        layout = groups[number].layout_for(node)
+        if layout is not None:
+            groups[number].add(node, layout)
+            return number
+    groups.append(Group(space_of(node)))
+    groups[-1].add(node, _first_layout(groups[-1], node))
+    return len(groups) - 1
 
 
 def _first_layout(group: Group, node: Node) -> Layout:

@@ -28,6 +28,9 @@ class Node:
 
     __slots__ = ("_address", "args", "attr", "dtype", "op", "owner", "shape", "value")
 
+    args: tuple[Node, ...]
+    value: Any
+
     def __init__(
         self, op: str, args: tuple[Node, ...], dtype: str, shape: Shape, attr: Any = None, value: Any = None
     ) -> None:
@@ -38,9 +41,14 @@ class Node:
     @property
     def address(self) -> int:
         """Where the first element is; of a node with a value."""
-        if self._address is None:
-            self._address = self.value.__array_interface__["data"][0]
-        return self._address
+        address = self._address
+        if address is None:
+            address = self._address = int(self.value.__array_interface__["data"][0])
+        return address
+
+    @property
+    def is_computed(self) -> bool:
+        return self.value is not None
 
     @property
     def is_held(self) -> bool:
@@ -58,7 +66,7 @@ def leaf(value: np.ndarray) -> Node:
 def broadcast(shapes: list[Shape]) -> Shape:
     """The common shape of operands, as numpy broadcasts them; raises `ValueError` where there is none."""
     longest = max(shapes, key=len)
-    if all([shape == longest or not shape for shape in shapes]):
+    if all(shape == longest or not shape for shape in shapes):
         return longest
     return np.broadcast_shapes(*shapes)
 

@@ -157,7 +157,8 @@ class Planner:
         values = {id(node): first + number for number, node in enumerate(group.nodes)}
         steps, next_constant = [], len(operands.nodes)
         for node, link in zip(group.nodes, links, strict=True):
-            args = [place if place is not None else values[id(base_of(arg))] for place, arg in zip(link, node.args, strict=True)]
+            pairs = zip(link, node.args, strict=True)
+            args = [values[id(base_of(arg))] if place is None else place for place, arg in pairs]
             if _accumulates(group, node):
                 args.append(next_constant)
                 next_constant += 1

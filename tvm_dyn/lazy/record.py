@@ -20,7 +20,7 @@ _WIDENED = {"rsum": ("bool", "int32"), "rprod": ("bool", "int32")}
 
 def value_of(node: Node) -> np.ndarray:
     """The node's elements, computed now if they are not there."""
-    if node.value is None:
+    if not node.is_computed:
         materialise([node])
     return node.value
 
@@ -81,9 +81,9 @@ def apply(op: str, args: Sequence[Node], dtype: str) -> Node:
 def cast(node: Node, dtype: str) -> Node:
     if node.dtype == dtype:
         return node
-    known = {node.dtype, dtype} <= set(NUMBERS) or "float32" in (node.dtype, dtype) and (
+    known = {node.dtype, dtype} <= set(NUMBERS) or ("float32" in (node.dtype, dtype) and (
         node.dtype in _HALVES or dtype in _HALVES
-    )
+    ))
     if not known:
         return fallback("astype", lambda value: value.astype(dtype), node)
     if node.value is not None and node.value.size == 1:

@@ -39,7 +39,7 @@ def extent_function(expr: Any) -> Callable[[Dims], Any]:
     if kind == "Not":
         truth = extent_function(expr.a)
         return lambda dims: not truth(dims)
-    if kind == "Select" or getattr(getattr(expr, "op", None), "name", "") == "tirx.if_then_else":
+    if kind == "Select" or getattr(getattr(expr, "op", None), "name", "").endswith(".if_then_else"):
         parts = expr.args if kind == "Call" else (expr.condition, expr.true_value, expr.false_value)
         condition, then, otherwise = map(extent_function, parts)
         return lambda dims: then(dims) if condition(dims) else otherwise(dims)

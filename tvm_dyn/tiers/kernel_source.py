@@ -28,12 +28,17 @@ class UnsupportedKernel(Exception):
 def kernel_function(func: PrimFunc) -> Callable[..., None]:
     """A function of the kernel's arguments, numpy arrays and ints; the outputs are written in place."""
     source = _Source(func).text()
-    scope: dict[str, Any] = {"np": np, "erf": _erf, "load": _load}
+    scope: dict[str, Any] = {"np": np, "erf": _erf, "load": _load, "truncdiv": _truncdiv}
     exec(compile(source, f"<kernel {func.attrs.get('global_symbol', '') if func.attrs else ''}>", "exec"), scope)
     return scope["kernel"]
 
 
 _erf = np.vectorize(math.erf, otypes=["float64"])
+
+
+def _truncdiv(a: Any, b: Any) -> Any:
+    """Division of integers that rounds towards 0."""
+    return (a - np.fmod(a, b)) // b
 
 
 def _load(array: np.ndarray, *places: Any) -> Any:
@@ -59,7 +64,7 @@ _FUNCTIONS = {
     "log10": "np.log10", "log1p": "np.log1p", "exp2": "np.exp2", "fmod": "np.fmod", "atan2": "np.arctan2",
     "hypot": "np.hypot", "copysign": "np.copysign", "bitwise_and": "np.bitwise_and", "bitwise_or": "np.bitwise_or",
     "bitwise_xor": "np.bitwise_xor", "bitwise_not": "np.invert", "shift_left": "np.left_shift",
-    "shift_right": "np.right_shift", "truncmod": "np.fmod", "erf": "erf",
+    "shift_right": "np.right_shift", "truncmod": "np.fmod", "truncdiv": "truncdiv", "erf": "erf",
 }  # fmt: skip
 _REDUCTIONS = {"Add": "np.add", "Mul": "np.multiply", "Max": "np.maximum", "Min": "np.minimum"}
 
@@ -182,13 +187,15 @@ class _Source:
             self.store_whole(store.buffer, store.indices, self.expr(store.value), f"({extents})")
             return
         reduced = self.reduced_axes(loops, realize)
-        operator, value = _update(store)
-        self.line(f"value = np.broadcast_to({self.expr(value)}, ({extents}))")
-        kept = "".join(f"{self.expr(loop.extent)}, " for axis, loop in enumerate(loops) if axis not in reduced)
-        init = self.expr(block.init.value)
-        total = f"{_REDUCTIONS[operator]}.reduce(value, axis={reduced}, initial={init}, dtype={_dtype(store.buffer.dtype)})"
-        places = [f"np.squeeze({self.expr(index)}, {reduced})" if _mentions(index, loops, block) else self.expr(index) for index in store.indices]
-        self.line(f"{self.name(store.buffer)}[{', '.join(places) or '()'}] = {total}" + (f"  # {kept}" if kept else ""))
+        operator, element = _update(store)
+        dtype, init = _dtype(store.buffer.dtype), self.expr(block.init.value)
+        value = f"np.broadcast_to({self.expr(element)}, ({extents}))"
+        total = f"{_REDUCTIONS[operator]}.reduce({value}, axis={reduced}, initial={init}, dtype={dtype})"
+        places = [self.expr(index) for index in store.indices]
+        if loops:  # a place that varies has an axis for each loop
+            varying = [_constant(index) is None for index in store.indices]
+            places = [f"np.squeeze({p}, {reduced})" if v else p for p, v in zip(places, varying, strict=True)]
+        self.line(f"{self.name(store.buffer)}[{', '.join(places) or '()'}] = {total}")
 
     def reduced_axes(self, loops: list[Any], realize: Any) -> tuple[int, ...]:
         axes = []
@@ -202,8 +209,8 @@ class _Source:
 
     def store_whole(self, buffer: Any, indices: Any, value: str, extents: str) -> None:
         places = ", ".join(self.expr(index) for index in indices)
-        target = f"{self.name(buffer)}[{places or '()'}]"
-        self.line(f"{target} = np.broadcast_to({value}, {extents})" if places else f"{target} = np.reshape({value}, ())")
+        spread = f"np.broadcast_to({value}, {extents})" if places else f"np.reshape({value}, ())"
+        self.line(f"{self.name(buffer)}[{places or '()'}] = {spread}")
 
     # ---- expressions
 
@@ -228,8 +235,8 @@ class _Source:
         return method(expr)
 
     def of_Div(self, expr: Any) -> str:
-        operator = "/" if "float" in str(expr.ty) else "//"
-        return f"({self.expr(expr.a)} {operator} {self.expr(expr.b)})"
+        a, b = self.expr(expr.a), self.expr(expr.b)
+        return f"({a} / {b})" if "float" in str(expr.ty) else f"truncdiv({a}, {b})"
 
     def of_Mod(self, expr: Any) -> str:
         return f"np.fmod({self.expr(expr.a)}, {self.expr(expr.b)})"
@@ -253,7 +260,7 @@ class _Source:
         return f"load({self.name(expr.source)}{places})"
 
     def of_Call(self, call: Any) -> str:
-        name = getattr(call.op, "name", "").removeprefix("tirx.")
+        name = getattr(call.op, "name", "").rpartition(".")[2]
         args = [self.expr(arg) for arg in call.args if not isinstance(arg, tvm.ir.StringImm)]
         if name in _FUNCTIONS:
             return f"{_FUNCTIONS[name]}({', '.join(args)})"
@@ -265,12 +272,10 @@ class _Source:
             return f"(1 / np.sqrt({args[0]}))"
         if name == "likely":
             return args[0]
-        if name == "truncdiv":
-            return f"({args[0]} // {args[1]})"
         if name == "reinterpret":
             return f"np.asarray({args[0]}).view({_dtype(str(call.ty))})"
-        if name == "call_llvm_intrin" and "llvm.expect" in str(call.args[0]):
-            return args[-2]
+        if name == "call_llvm_intrin" and _intrinsic(call).startswith("llvm.expect"):
+            return args[1]
         raise UnsupportedKernel(f"call of {name}")
 
 
@@ -300,10 +305,6 @@ def _update(store: Any) -> tuple[str, Any]:
     raise UnsupportedKernel("a reduction of something else than its own total")
 
 
-def _mentions(index: Any, loops: list[Any], block: Any) -> bool:
-    return bool(loops) and _constant(index) is None
-
-
 def _constant(expr: Any) -> int | None:
     return int(expr.value) if type(expr).__name__ == "IntImm" else expr if isinstance(expr, int) else None
 
@@ -320,5 +321,9 @@ def _dtype(name: Any) -> str:
     return f"np.dtype({str(name)!r})"
 
 
+def _intrinsic(call: Any) -> str:
+    return str(tvm.get_global_func("target.llvm_get_intrinsic_name")(int(call.args[0].value)))
+
+
 def _is_pure(call: Any) -> bool:
-    return getattr(call.op, "name", "") in ("tirx.ret",)
+    return getattr(call.op, "name", "").endswith(".ret")

@@ -54,7 +54,7 @@ def _permute(call: Any) -> Run:
 
 
 def _expand(call: Any) -> Run:
-    axes = _axes(call.attrs.axis)
+    axes = _axes(call.attrs.axis) or ()
     return lambda x: lazy.expand_dims(x, axis=axes)
 
 
@@ -107,7 +107,7 @@ def _conv(call: Any) -> Run:
         windows = sliding_window_view(x, spans, tuple(range(2, 2 + rank)))
         steps = [slice(None, None, s) for s in strides]
         windows = windows[(slice(None), slice(None), *steps, *[slice(None, None, d) for d in dilation])]
-        images, channels, *spatial = windows.shape[: 2 + rank]
+        images, _, *spatial = windows.shape[: 2 + rank]
         grouped = np.moveaxis(windows, 1, 1 + rank).reshape(images, *spatial, groups, -1)
         filters = w.reshape(groups, w.shape[0] // groups, -1)
         sums = np.einsum("...gk,gfk->...gf", grouped, filters, optimize=True)
@@ -188,5 +188,6 @@ def supports(call: Any) -> bool:
     if name.removeprefix("relax.") in _FLOAT_ONLY:
         return str(call.ty.dtype) in _REAL
     if name in ("relax.sum", "relax.mean"):  # numpy's are wider than Relax's
-        return str(call.ty.dtype) in ("float32", "float64", "int64") and str(call.args[0].ty.dtype) == str(call.ty.dtype)
+        dtype = str(call.ty.dtype)
+        return dtype in ("float32", "float64", "int64") and dtype == str(call.args[0].ty.dtype)
     return True

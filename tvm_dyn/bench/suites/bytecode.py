@@ -9,14 +9,19 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm
+from rich.console import Console
 
 import tvm_dyn
 from tvm_dyn import lazy
+from tvm_dyn.bench import report
 from tvm_dyn.bench.case import aligned, normal, parse_graph
+from tvm_dyn.bench.machine import machine, versions
 from tvm_dyn.bench.timing import take_turns
 from tvm_dyn.lazy.fuse import pending
 from tvm_dyn.lazy.run import plan_of
@@ -46,16 +51,34 @@ class Row:
         return self.ours / self.theirs
 
 
-def measure(threads: int) -> Iterator[Row]:
-    """Every figure in turn. Raises `AssertionError` where two contestants do not agree."""
+def run_bytecode(threads: int, pattern: str, json_file: Path | None, out: Console) -> list[Row]:
+    """Measure, print each figure as it is there, and write ``json_file``; ``pattern`` is part of the names wanted."""
+    rows = []
+    for row in measure(threads, pattern):
+        times = f"{row.ours * 1e6:12.2f} us   {row.rival:16} {row.theirs * 1e6:12.2f} us"
+        out.print(f"{row.name:28} {times}   {row.ratio:.3g}")
+        rows.append(row)
+    if rows and json_file:
+        report.write_json(json_file, machine(), versions(), rows)
+    return rows
+
+
+def measure(threads: int, pattern: str = "") -> Iterator[Row]:
+    """Every figure in turn, of names that contain ``pattern``.
+
+    Raises `AssertionError` where two contestants do not agree.
+    """
     thread_count.use_threads(threads)
-    yield from _latency()
-    for make in (_relu_chain, _gelu_chain, _softmax, _layer_norm):
-        for elements in (10**4, 10**5, 10**6, 10**7):
-            yield from _throughput(make, elements, threads)
-    yield from _stacking(threads)
-    for script in (_k_means, _stencil, _beam_scores):
-        yield from _script(script, threads)
+    makers: dict[str, Callable[[], Iterator[Row]]] = {"latency": _latency}
+    for name, make in _WORK.items():
+        for elements in _ELEMENTS:
+            makers[f"{name} {elements:.0e}"] = partial(_throughput, make, elements, threads)
+    makers["stacking"] = partial(_stacking, threads)
+    for script in _SHAPES:
+        makers[_name(script)] = partial(_script, script, threads)
+    for name, make in makers.items():
+        if pattern in name:
+            yield from make()
 
 
 # ---- latency
@@ -64,7 +87,7 @@ def _latency() -> Iterator[Row]:
     """A group of eight operations: the time to code, and to a new shape, beside a compilation of the same group."""
     x = lazy.asarray(np.zeros((4, 64), "float32"))
     y = lazy.gelu(x + 1.5)
-    y = lazy.relu(lazy.exp(lazy.tanh((y * 2.0 - x))) + x)
+    y = lazy.relu(lazy.exp(lazy.tanh(y * 2.0 - x)) + x)
     plan, _ = plan_of(pending([y._node]), [y._node])
     recipe = plan.programs[0].code.recipe
     steps = [Steps((4,), 4) if layout.name == "TILE" else Steps((0,), 0) for layout in _layouts(recipe)]
@@ -151,6 +174,10 @@ def _layer_norm(n: int) -> _Work:
         return distance * lazy.rsqrt(spread + 1e-5) * g + h
 
     return _Work("layer norm", inputs, ours, lambda x, g, h: torch.layer_norm(x, (1000,), g, h, 1e-5), graph)
+
+
+_WORK = {"relu chain": _relu_chain, "gelu chain": _gelu_chain, "softmax": _softmax, "layer norm": _layer_norm}
+_ELEMENTS = (10**4, 10**5, 10**6, 10**7)
 
 
 def _throughput(make: Callable[[int], _Work], elements: int, threads: int) -> Iterator[Row]:
@@ -263,4 +290,8 @@ def _script(script: Callable[..., list[Any]], threads: int) -> Iterator[Row]:
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
     calls: dict[str, list[Call]] = {"ours": [ours], "numpy": [lambda: script(np, *inputs)]}
     seconds = take_turns(calls, threads, _ROUNDS, 2 * _SECONDS)
-    yield Row(script.__name__.strip("_").replace("_", " "), "numpy", seconds["ours"], seconds["numpy"])
+    yield Row(_name(script), "numpy", seconds["ours"], seconds["numpy"])
+
+
+def _name(script: Callable[..., list[Any]]) -> str:
+    return script.__name__.strip("_").replace("_", " ")

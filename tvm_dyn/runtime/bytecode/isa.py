@@ -346,6 +346,6 @@ def movement(name: str, dtype: str) -> str:
 def version() -> str:
     """A digest of everything the interpreter's code is made from."""
     here = Path(__file__).parent
-    sources = [here / "isa.py", here / "interpreter.py", here / "layout.py"]
+    sources = [here / "isa.py", here / "interpreter.py", here / "layout.py", here / "opcodes.py", here / "blocks.py"]
     sources += [here.parents[1] / "schedules" / name for name in ("llvm_math.py", "math.py", "emit.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

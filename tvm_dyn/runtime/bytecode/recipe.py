@@ -17,12 +17,12 @@ from enum import IntEnum
 class Layout(IntEnum):
     """Which part of a tile a value has an element for; `STRIDED` is a tile that lies scattered in memory."""
 
-    TILE = 0
-    COLUMN = 1
-    ROW = 2
-    ONE = 3
-    STRIDED = 4
-    TABLE = 5
+    TILE = 1
+    COLUMN = 2
+    ROW = 3
+    ONE = 4
+    STRIDED = 5
+    TABLE = 6
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ def assign(
                 slots[instruction.target] = count
                 count += 1
         free += [slots[arg] for arg in ending if arg not in early]
-        if last[instruction.target] == place and slots[instruction.target] >= first:
-            if instruction.target not in pinned:
-                free.append(slots[instruction.target])
+        unread = last[instruction.target] == place and slots[instruction.target] >= first
+        if unread and instruction.target not in pinned:
+            free.append(slots[instruction.target])
     return slots
 
 
