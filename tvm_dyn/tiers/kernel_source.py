@@ -66,6 +66,7 @@ _FUNCTIONS = {
     "bitwise_xor": "np.bitwise_xor", "bitwise_not": "np.invert", "shift_left": "np.left_shift",
     "shift_right": "np.right_shift", "truncmod": "np.fmod", "truncdiv": "truncdiv", "erf": "erf",
 }  # fmt: skip
+_WITHOUT_EFFECT = ("", "ret", "buffer_data", "tvm_storage_sync")
 _REDUCTIONS = {"Add": "np.add", "Mul": "np.multiply", "Max": "np.maximum", "Min": "np.minimum"}
 
 
@@ -77,6 +78,7 @@ class _Source:
         self.names: dict[Any, str] = {}
         self.lines: list[str] = []
         self.indent = 1
+        self.conditions = 0  # around the expression at hand
 
     def text(self) -> str:
         params = [self.name(param) for param in self.func.params]
@@ -121,8 +123,9 @@ class _Source:
             self.statement(each)
 
     def do_Evaluate(self, stmt: Any) -> None:
-        if isinstance(stmt.value, tvm.ir.Call) and not _is_pure(stmt.value):
-            raise UnsupportedKernel(f"call of {stmt.value.op}")
+        name = getattr(getattr(stmt.value, "op", None), "name", "").rpartition(".")[2]
+        if name not in _WITHOUT_EFFECT:
+            raise UnsupportedKernel(f"call of {name}")
 
     def do_AttrStmt(self, stmt: Any) -> None:
         self.statement(stmt.body)
@@ -245,8 +248,7 @@ class _Source:
         return f"np.logical_not({self.expr(expr.a)})"
 
     def of_Select(self, expr: Any) -> str:
-        parts = (expr.condition, expr.true_value, expr.false_value)
-        return f"np.where({', '.join(self.expr(part) for part in parts)})"
+        return self.choice(expr.condition, expr.true_value, expr.false_value)
 
     def of_Cast(self, expr: Any) -> str:
         return f"np.asarray({self.expr(expr.value)}).astype({_dtype(str(expr.ty))})"
@@ -256,16 +258,26 @@ class _Source:
         return self.expr(expr.body)
 
     def of_TensorLoad(self, expr: Any) -> str:
+        if not self.conditions:
+            return self.place(expr.source, expr.indices)
         places = "".join(f", {self.expr(index)}" for index in expr.indices)
         return f"load({self.name(expr.source)}{places})"
 
+    def choice(self, condition: Any, then: Any, otherwise: Any) -> str:
+        """Both values are computed: what one loads may be out of bounds where it does not hold."""
+        test = self.expr(condition)
+        self.conditions += 1
+        values = f"{self.expr(then)}, {self.expr(otherwise)}"
+        self.conditions -= 1
+        return f"np.where({test}, {values})"
+
     def of_Call(self, call: Any) -> str:
         name = getattr(call.op, "name", "").rpartition(".")[2]
+        if name == "if_then_else":
+            return self.choice(*call.args)
         args = [self.expr(arg) for arg in call.args if not isinstance(arg, tvm.ir.StringImm)]
         if name in _FUNCTIONS:
             return f"{_FUNCTIONS[name]}({', '.join(args)})"
-        if name == "if_then_else":
-            return f"np.where({', '.join(args)})"
         if name == "sigmoid":
             return f"(1 / (1 + np.exp(-{args[0]})))"
         if name == "rsqrt":
@@ -323,7 +335,3 @@ def _dtype(name: Any) -> str:
 
 def _intrinsic(call: Any) -> str:
     return str(tvm.get_global_func("target.llvm_get_intrinsic_name")(int(call.args[0].value)))
-
-
-def _is_pure(call: Any) -> bool:
-    return getattr(call.op, "name", "").endswith(".ret")
