@@ -1,4 +1,4 @@
-"""Packaging: `pip install .`, the console script `tvm-dyn`, and the extras test, bench and torch."""
+"""Packaging: `pip install .`, the console script `tvm-dyn`, and the extras test, bench, torch and report."""
 
 import re
 from pathlib import Path
@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent
 
 TORCH = ["torch==2.13.0", "onnxscript>=0.7", "transformers>=5.0,<6"]
 BENCH = ["onnxruntime>=1.20", "openvino>=2025.0", *TORCH]
+REPORT = ["matplotlib>=3.8"]
 TEST = [
     "pytest>=8.0",
     "pytest-xdist>=3.5",
@@ -42,12 +43,20 @@ setup(
         "filelock>=3.12",
         # MetaSchedule: cost model, worker pool.
         "xgboost>=2.0",
+        # The runtime's cost model: calibration.
+        "scipy>=1.11",
         "psutil>=5.9",
         "cloudpickle>=3.0",
+        # Tuning databases.
+        "filelock>=3.12",
         # The command line.
         "click>=8.1",
         "rich>=13.7",
     ],
-    extras_require={"test": TEST, "bench": BENCH, "torch": TORCH},
-    entry_points={"console_scripts": ["tvm-dyn = tvm_dyn.cli:main"]},
+    extras_require={"test": TEST, "bench": BENCH, "torch": TORCH, "report": REPORT},
+    entry_points={
+        "console_scripts": ["tvm-dyn = tvm_dyn.cli:main"],
+        # where torch looks for the names that torch.compile(backend=...) takes
+        "torch_dynamo_backends": ["tvm_dyn = tvm_dyn.torch_backend:tvm_dyn"],
+    },
 )

@@ -13,12 +13,16 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import tvm_dyn
-from tvm_dyn import api
-from tvm_dyn.dims import Dim, parse_dim_options
-from tvm_dyn.errors import InvalidDimError, InvalidInputError, TvmDynError
+from tvm_dyn import api, pipeline
+from tvm_dyn.cli_common import clear_errors, dim_option, json_option
+from tvm_dyn.cli_explain import explain_command
+from tvm_dyn.cli_tuning import database_group, tune_command
+from tvm_dyn.dims import Dim
+from tvm_dyn.errors import InvalidInputError
 from tvm_dyn.inspection import ModelInfo, inspect_model
 from tvm_dyn.random_inputs import random_inputs
 from tvm_dyn.runtime.executable import Library
@@ -28,23 +32,11 @@ _out = Console()
 _err = Console(stderr=True)
 
 
-def _parse_dims(_context: click.Context, _parameter: click.Parameter, values: Sequence[str]) -> dict[str, Dim]:
-    try:
-        return parse_dim_options(values)
-    except InvalidDimError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _dim_option(help_text: str) -> Callable[[Any], Any]:
-    return click.option("--dim", "dims", multiple=True, metavar="NAME=...", callback=_parse_dims, help=help_text)
-
-
 _threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
     help="Threads per call; by default TVM_NUM_THREADS, else all cores.",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,33 +45,55 @@ def main() -> None:
     """Compile a dynamic-shape model once; run it at every shape."""
 
 
+main.add_command(explain_command)
+main.add_command(tune_command)
+main.add_command(database_group)
+
+
 @main.command("compile")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False), help="The library to write, *.so.")
-@_dim_option("What is known of a symbolic dim: seq=1..512, batch=8, width=32..1024/32 (a multiple of 32).")
+@dim_option("What is known of a symbolic dim: seq=1..512, batch=8, width=32..1024/32 (a multiple of 32).")
 @click.option("--dump-phases", type=click.Path(file_okay=False), help="Folder for the module after each phase.")
 @click.option("--self-check", is_flag=True, help="Also run each kernel against its unscheduled form on random inputs.")
-@_json_option
+@click.option("--database", type=click.Path(exists=True, file_okay=False), help="What `tune` measured, to choose by.")
+@json_option
 def compile_command(
-    model: str, output: str, dims: dict[str, Dim], dump_phases: str | None, self_check: bool, as_json: bool
+    model: str,
+    output: str,
+    dims: dict[str, Dim],
+    dump_phases: str | None,
+    self_check: bool,
+    database: str | None,
+    as_json: bool,
 ) -> None:
     """Compile MODEL (.onnx) to a library that runs every shape."""
     if not output.endswith(".so"):
         raise click.BadParameter("TVM tells a library by its suffix; name it *.so", param_hint="--output")
     start = time.perf_counter()
-    with _clear_errors():
+    with clear_errors():
         with _phases() as progress:
-            library = api.compile(model, dims=dims, dump_phases=dump_phases, progress=progress, self_check=self_check)
+            library = api.compile(
+                model,
+                dims=dims,
+                dump_phases=dump_phases,
+                progress=progress,
+                self_check=self_check,
+                database=database,
+            )
             progress("link")
             library.export(output)
         seconds = time.perf_counter() - start
     if as_json:
         checked = {"self_check": asdict(library.self_check)} if library.self_check else {}
-        _print_json({"library": output, "seconds": round(seconds, 3), **checked, **_describe(library)})
+        reused = {"reused": [asdict(reuse) for reuse in library.reused]} if database else {}
+        _print_json({"library": output, "seconds": round(seconds, 3), **checked, **reused, **_describe(library)})
     else:
         _out.print(f"{output}: {len(library.groups)} fusion groups, compiled in {seconds:.1f} s")
         if library.self_check:
             _out.print(str(library.self_check))
+        for reuse in library.reused:
+            _out.print(str(reuse))
         _print_signature(library)
 
 
@@ -87,11 +101,11 @@ def compile_command(
 @click.argument("library", type=click.Path(exists=True, dir_okay=False))
 @click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input; repeat for each.")
 @click.option("--random", "fill", is_flag=True, help="Random values for the inputs that --input leaves out.")
-@_dim_option("The extent of a symbolic dim of random inputs: seq=37; by default the smallest above 0.")
+@dim_option("The extent of a symbolic dim of random inputs: seq=37; by default the smallest above 0.")
 @click.option("--output-dir", type=click.Path(file_okay=False), help="Folder for the outputs as NAME.npy.")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, help="Calls to time; the fastest is shown.")
 @_threads_option
-@_json_option
+@json_option
 def run_command(
     library: str,
     inputs: Sequence[str],
@@ -104,7 +118,7 @@ def run_command(
 ) -> None:
     """Run LIBRARY (.so) on arrays from files or on random values, and show its outputs."""
     arrays = _load_inputs(inputs)
-    with _clear_errors():
+    with clear_errors():
         loaded = tvm_dyn.load(library, num_threads=threads)
         if fill:
             extents = {name: _extent(name, dim) for name, dim in dims.items()}
@@ -128,11 +142,11 @@ def run_command(
 
 @main.command("info")
 @click.argument("model", type=click.Path(exists=True, dir_okay=False))
-@_dim_option("As for compile; only for an .onnx model.")
-@_json_option
+@dim_option("As for compile; only for an .onnx model.")
+@json_option
 def info_command(model: str, dims: dict[str, Dim], as_json: bool) -> None:
     """Show inputs, symbolic dims and their facts, operators and fusion groups of MODEL (.onnx or .so)."""
-    with _clear_errors(), _phases() as progress:
+    with clear_errors(), _phases() as progress:
         is_library = Path(model).suffix == ".so"
         info = tvm_dyn.load(model) if is_library else inspect_model(model, dims, progress)
     if as_json:
@@ -150,21 +164,31 @@ def info_command(model: str, dims: dict[str, Dim], as_json: bool) -> None:
 
 
 @main.command("bench")
-@click.argument("suite", type=click.Choice(["dense", "attention", "norm", "conv", "models", "bytecode"]))
+@click.argument("suite", type=click.Choice(["dense", "attention", "norm", "conv", "models", "stream", "regret", "bytecode"]))
 @click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads of every contestant; default 1.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures.")
 @click.option("--case", "pattern", default="", help="Only cases whose name contains this.")
 @click.option("--rounds", type=click.IntRange(min=1), default=10, help="Turns of each contestant; the best counts.")
-def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str, rounds: int) -> None:
+@click.option("--shapes", type=click.IntRange(min=1), default=200, help="Distinct shapes of the suite 'stream'.")
+def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str, rounds: int, shapes: int) -> None:
     """Measure SUITE beside onnxruntime, OpenVINO and torch, and against the peak of the machine.
 
-    Suite "bytecode" measures the virtual machine beside compiled kernels, torch and numpy.
+    The suite 'stream' lets shapes pass that were never seen before; 'regret' measures how well variants are chosen;
+    'bytecode' measures the virtual machine beside compiled kernels, torch and numpy.
     """
-    with _clear_errors():
+    with clear_errors():
         from tvm_dyn import bench
 
+        if suite == "regret":
+            from tvm_dyn.bench.suites import regret
+
+            regret.run(threads, pattern, json_file, _out, _err)
+            return
         if suite == "bytecode":
             bench.run_bytecode(threads, pattern, json_file, _out)
+            return
+        if suite == "stream":
+            bench.run_stream(threads, shapes, json_file, _out, _err)
             return
         cases = [case for case in bench.SUITES[suite]() if pattern in case.name]
         if not cases:
@@ -173,21 +197,18 @@ def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str
 
 
 @contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Every failure is one message and exit code 1."""
-    try:
-        yield
-    except TvmDynError as error:
-        raise click.ClickException(f"{error} [stage: {error.stage}]") from error
-    except (OSError, ValueError, MemoryError) as error:
-        raise click.ClickException(str(error) or type(error).__name__) from error
-
-
-@contextmanager
 def _phases() -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr that names the phase at work and how long it has run."""
-    with _err.status("start") as status:
-        yield lambda phase: status.update(f"{phase} ...")
+    """A progress bar on stderr that names the phase at work and how long all of them have run."""
+    stages = pipeline.stages()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=_err, transient=True) as progress:
+        bar = progress.add_task("start", total=len(stages))
+
+        def show(phase: str) -> None:
+            done = stages.index(phase) if phase in stages else None  # the self-check tells of kernels in between
+            progress.update(bar, description=phase, completed=done)
+
+        yield show
 
 
 def _load_inputs(options: Sequence[str]) -> dict[str, np.ndarray]:

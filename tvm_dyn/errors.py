@@ -67,3 +67,25 @@ class BenchError(TvmDynError):
     """A benchmark cannot run: a peer is missing, or two contestants do not agree on the result."""
 
     stage = "bench"
+
+
+class DatabaseError(TvmDynError):
+    """The folder or file is no tuning database, or cannot be written."""
+
+    stage = "tune"
+
+
+class TuningError(TvmDynError):
+    """Tuning cannot start: bad profile, budget or options, or nothing to tune."""
+
+    stage = "tune"
+
+
+class DamagedRecordWarning(UserWarning):
+    """A line of a tuning database cannot be read; it is skipped."""
+
+
+class CostModelError(TvmDynError, ValueError):
+    """A cost model cannot be read, is of other hardware, or its samples cannot be used."""
+
+    stage = "tune"

@@ -16,6 +16,7 @@ from tvm_dyn.passes.shape_facts import FunctionFacts
 from tvm_dyn.passes.shape_types import dims_of
 from tvm_dyn.runtime.dtypes import numpy_dtype
 from tvm_dyn.schedules.common import as_int, collect, loads, stores, substitute
+from tvm_dyn.schedules.dispatch import TABLE
 from tvm_dyn.symbolic import evaluate
 from tvm_dyn.symbolic.sampling import draw_samples
 
@@ -49,8 +50,19 @@ def kernel_extents(mod: tvm.IRModule, steps: list[int], count: int) -> dict[str,
             if getattr(call.op, "name", "") in _CALLS:
                 kernel = call.args[0]
                 known = found.setdefault(kernel.name_hint, [])
-                cases = (_at_call(call, mod[kernel], values) for values in samples)
+                cases = (at_call(call, mod[kernel], values) for values in samples)
                 known += [case for case in cases if case is not None and not _among(case, known)]
+    return found
+
+
+def tables_of(mod: tvm.IRModule) -> dict[str, np.ndarray]:
+    """The decision tables that ``mod`` gives to kernels of several variants."""
+    found: dict[str, np.ndarray] = {}
+    for function in mod.functions.values():
+        for call in collect(function, ir.Call) if isinstance(function, relax.Function) else ():
+            func = mod[call.args[0]] if getattr(call.op, "name", "") in _CALLS else None
+            if func is not None and TABLE in (func.attrs or {}):
+                found[call.args[0].name_hint] = call.args[1].fields[int(func.attrs[TABLE])].value.numpy()
     return found
 
 
@@ -84,7 +96,7 @@ def _results(call: ir.Call) -> list[ir.Type]:
     return list(ty.fields) if isinstance(ty, ir.TupleType) else [ty]
 
 
-def _at_call(call: ir.Call, kernel: PrimFunc, values: Mapping[ir.Var, int]) -> Extents | None:
+def at_call(call: ir.Call, kernel: PrimFunc, values: Mapping[ir.Var, int]) -> Extents | None:
     """The kernel's variables at one call, None where the call's dims are not known."""
     arguments = [*call.args[1], *_results(call)]
     arguments += list(call.args[2].values) if len(call.args) > 2 else []

@@ -50,6 +50,8 @@ def _is_fed(expr: Any, fed: set[tvm.ir.Var]) -> bool:
     if isinstance(expr, relax.TupleGetItem):
         return _is_fed(expr.tuple_value, fed)
     if isinstance(expr, relax.Call):
+        if isinstance(expr.op, tvm.ir.GlobalVar):
+            return False  # a loop may hand on what it started with, a branch of it a constant
         is_view = isinstance(expr.op, tvm.ir.Op) and expr.op.name in _VIEWS
         return any(_reads_fed(arg, fed) for arg in (expr.args[:1] if is_view else expr.args))
     return False

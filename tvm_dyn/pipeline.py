@@ -17,6 +17,7 @@ from tvm.target import Target
 from tvm_dyn import passes
 from tvm_dyn.errors import CompileError, KernelFallbackWarning, TvmDynError
 from tvm_dyn.hardware import for_code_generation, host_target
+from tvm_dyn.schedules.choices import Choices
 
 transform = relax.transform
 Phase = tuple[str, list[tvm.transform.Pass]]
@@ -29,10 +30,10 @@ _FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, IndexError, Ke
 """What TVM's passes raise: its own kinds are RuntimeErrors, its checks in Python are the others."""
 
 
-def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
+def phases(target: Target, choices: Choices | None = None, plain: Collection[str] = ()) -> list[Phase]:
     """The phases in order, each with its passes; any pass also runs alone in `tvm.transform.Sequential`.
 
-    plain: names of kernels that get no schedule.
+    choices: variants of backbones, such as tuned ones. plain: names of kernels that get no schedule.
     """
     return [
         (
@@ -66,10 +67,18 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
                 passes.PartitionByBackbone(),
                 passes.FuseByDependence(),
                 passes.ShareKernels(),
-                passes.PackConstantWeights(target),
+                passes.MarkConstantWeights(target),
             ],
         ),
-        ("schedule", [passes.ReplayBackboneSchedule(target), passes.ScheduleGroups(target, plain)]),
+        (
+            "decide",
+            [
+                passes.ReplayBackboneSchedule(target, choices),
+                passes.PackConstantWeights(target),
+                passes.DispatchVariants(target),
+            ],
+        ),
+        ("schedule", [passes.ScheduleGroups(target, plain)]),
         (
             "lower",
             [
@@ -90,9 +99,15 @@ def phases(target: Target, plain: Collection[str] = ()) -> list[Phase]:
     ]
 
 
+def stages(target: Target | None = None) -> list[str]:
+    """What `tvm_dyn.compile` goes through, in the words in which it tells of it."""
+    return ["import", *(name for name, _ in phases(target or host_target())), "code generation"]
+
+
 @relax.register_pipeline("tvm_dyn")
 def pipeline(
     target: Target | None = None,
+    choices: Choices | None = None,
     dump: str | pathlib.Path | None = None,
     progress: Callable[[str], None] | None = None,
     plain: Collection[str] = (),
@@ -100,7 +115,8 @@ def pipeline(
 ) -> tvm.transform.Pass:
     """The whole pipeline as one module pass.
 
-    target: by default the target in scope, else the host CPU. dump: a folder that gets the module as TVMScript after
+    target: by default the target in scope, else the host CPU. choices: variants of backbones, such as tuned ones;
+    the others get what their rules choose, and are added. dump: a folder that gets the module as TVMScript after
     each phase, `<number>_<phase>.py`. progress: called with the name of each phase as it starts.
     plain: names of kernels that get no schedule. check: called with the modules before and after scheduling.
     """
@@ -109,9 +125,11 @@ def pipeline(
     def run(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         chosen = target or Target.current(allow_none=True) or host_target()
         with chosen:
-            for number, (name, steps) in enumerate(phases(chosen, plain)):
+            for number, (name, steps) in enumerate(phases(chosen, choices, plain)):
                 if progress:
                     progress(name)
+                if choices is not None and name == "decide":
+                    choices.prepare(mod)
                 before, mod = mod, tvm.transform.Sequential(steps, name=f"tvm_dyn.{name}")(mod)
                 if check and name == "schedule":
                     check(before, mod)
@@ -125,6 +143,7 @@ def pipeline(
 def build(
     mod: tvm.IRModule,
     target: Target | None = None,
+    choices: Choices | None = None,
     dump: str | pathlib.Path | None = None,
     progress: Callable[[str], None] | None = None,
     check: Check | None = None,
@@ -144,10 +163,10 @@ def build(
             progress(name)
 
     def generate(plain: Collection[str] = ()) -> relax.VMExecutable:
-        lowered = pipeline(chosen, dump, note, plain, check)(mod)
+        lowered = pipeline(chosen, choices, dump, note, plain, check)(mod)
         note("code generation")
         try:
-            with _without_needless_passes():
+            with without_needless_passes():
                 return tvm.compile(lowered, chosen, relax_pipeline=None)
         except _FAILURES:
             failing = _failing_kernels(lowered, chosen)
@@ -165,7 +184,7 @@ def build(
         raise CompileError(f"phase '{phase}' failed: {error}") from error
 
 
-def _without_needless_passes() -> tvm.transform.PassContext:
+def without_needless_passes() -> tvm.transform.PassContext:
     """The context in scope, less the passes that do nothing for our kernels."""
     now = tvm.transform.PassContext.current()
     return tvm.transform.PassContext(
@@ -192,3 +211,18 @@ def _failing_kernels(lowered: tvm.IRModule, target: Target) -> dict[str, Excepti
 def _dump(mod: tvm.IRModule, folder: pathlib.Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(mod.script(show_meta=False))
+
+
+def fused(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """The module as it is before anything is decided about its kernels. Raises CompileError."""
+    chosen = for_code_generation(target)
+    phase = ""
+    try:
+        with chosen:
+            for phase, steps in phases(chosen):
+                if phase == "decide":
+                    break
+                mod = tvm.transform.Sequential(steps, name=f"tvm_dyn.{phase}")(mod)
+    except _FAILURES as error:  # callers get one kind, with the cause attached
+        raise CompileError(f"phase '{phase}' failed: {error}") from error
+    return mod

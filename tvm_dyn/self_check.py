@@ -8,7 +8,7 @@ one that `tvm_dyn.schedules.remainders` is about. Accuracy is not its subject: o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,9 +20,11 @@ from tvm.tirx import PrimFunc
 
 from tvm_dyn import hardware
 from tvm_dyn.errors import CompileError
-from tvm_dyn.kernel_cases import Extents, NotAlone, kernel_extents, outputs, points, random_arrays
+from tvm_dyn.kernel_cases import Extents, NotAlone, kernel_extents, outputs, points, random_arrays, tables_of
+from tvm_dyn.runtime.table import Table
 from tvm_dyn.schedules import plain_prim_func
 from tvm_dyn.schedules.common import collect
+from tvm_dyn.schedules.dispatch import TABLE, variants_of
 
 _CASES = 8
 """Extents a kernel is checked at, at most."""
@@ -75,6 +77,7 @@ class SelfCheck:
         lanes = hardware.lanes(self.target, "float32")
         steps = [1, 2, 4, 6, 12, lanes - 2, lanes - 1, lanes, lanes + 1, 2 * lanes, 36]
         extents = kernel_extents(before, steps, _CASES)
+        self._tables = tables_of(before)
         kernels = [(gv.name_hint, func) for gv, func in before.functions_items() if isinstance(func, PrimFunc)]
         for number, (name, func) in enumerate(kernels, 1):
             self.progress(f"self-check {number}/{len(kernels)} {name}")
@@ -106,13 +109,25 @@ class SelfCheck:
     def _compare(self, name: str, func: PrimFunc, case: Extents, ours: Callable, reference: Callable) -> None:
         for positive in (False, True):
             arrays = random_arrays(func, case, np.random.default_rng(), positive)
-            expected, found = (_run(kernel, func, case, arrays) for kernel in (reference, ours))
-            for index in outputs(func):
-                difference = _difference(found[index], expected[index], _ROUNDED_SHARE if _rounds(func) else 0.0)
-                if difference is not None:
-                    raise CompileError(self._message(name, func, case, difference))
+            expected = _run(reference, func, case, arrays)
+            for given in self._by_variant(name, func, arrays):
+                found = _run(ours, func, case, given)
+                for index in outputs(func):
+                    difference = _difference(found[index], expected[index], _ROUNDED_SHARE if _rounds(func) else 0.0)
+                    if difference is not None:
+                        raise CompileError(self._message(name, func, case, difference))
             if not any(_undefined(expected[index]).any() for index in outputs(func)):
                 return  # else some values were outside the domain of a function: once more without negative ones
+
+    def _by_variant(self, name: str, func: PrimFunc, arrays: list[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """The arrays, with a table that takes each variant in turn where the kernel decides between some."""
+        if name not in self._tables:
+            yield arrays
+            return
+        position = int(func.attrs[TABLE])
+        for variant in range(len(variants_of(func))):
+            table = Table(self._tables[name], (), len(variants_of(func))).of_variant(variant)
+            yield [*arrays[:position], table.words, *arrays[position + 1 :]]
 
     def _message(self, name: str, func: PrimFunc, case: Extents, difference: str) -> str:
         extents = ", ".join(f"{var.name}={value}" for var, value in case.items()) or "constant extents"

@@ -11,7 +11,8 @@ from tvm.relax import op
 from tvm.target import Target
 
 from tvm_dyn import pipeline
-from tvm_dyn.hardware import runs_here
+from tvm_dyn.hardware import host_target, runs_here
+from tvm_dyn.passes import PackConstantWeights, ReplayBackboneSchedule
 from tvm_dyn.passes.rewriting import CALL_TIR
 
 M, B = tirx.Var("m", "int64"), tirx.Var("b", "int64")
@@ -23,14 +24,16 @@ def normal(*shape) -> np.ndarray:
 
 
 def constants(mod: tvm.IRModule, target: Target | None = None) -> list[GenericConst]:
-    """The constants of rank 2 and 3 that kernels are called with after fusion."""
+    """The constants of rank 2 and 3 that kernels are called with once their layout is decided."""
+    target = target or host_target()
     found: list[GenericConst] = []
 
     def visit(expr) -> None:
         if isinstance(expr, relax.Call) and expr.op == CALL_TIR:
             found.extend(a for a in expr.args[1].fields if isinstance(a, GenericConst) and len(a.ty.shape.values) > 1)
 
-    relax.analysis.post_order_visit(fused(mod, target)["main"], visit)
+    packed = PackConstantWeights(target)(ReplayBackboneSchedule(target)(fused(mod, target)))
+    relax.analysis.post_order_visit(packed["main"], visit)
     return found
 
 

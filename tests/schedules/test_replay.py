@@ -8,7 +8,8 @@ from tvm import s_tir, topi
 
 from tvm_dyn.errors import ReplayError
 from tvm_dyn.schedules.backbone import NAME, normal_form
-from tvm_dyn.schedules.replay import Traces, decided, record, replay
+from tvm_dyn.schedules.choices import Choice, Choices
+from tvm_dyn.schedules.replay import decided, record, replay
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,11 @@ def test_a_decision_that_is_missing_is_named():
         decided(sch.mod["main"], CHOSEN)
 
 
-def test_traces_are_found_by_backbone():
-    traces = Traces()
-    assert backbone(dense()) not in traces
-    with pytest.raises(KeyError):
-        traces[backbone(dense())]
-    first, second = (record(backbone(dense()), Blocks(rows, (4,))) for rows in (1, 2))
-    traces[backbone(dense("m"))] = first
-    assert backbone(dense("n")) in traces and backbone(dense(width=9)) not in traces
-    traces[backbone(dense("n"))] = second
-    assert traces[backbone(dense(epilogue=topi.tanh))].same_as(second)
+def test_choices_are_found_by_backbone():
+    choices = Choices()
+    assert choices.get(backbone(dense())) is None
+    first, second = (Choice((record(backbone(dense()), Blocks(rows, (4,))),)) for rows in (1, 2))
+    choices[backbone(dense("m"))] = first
+    assert choices.get(backbone(dense("n"))) is first and choices.get(backbone(dense(width=9))) is None
+    choices[backbone(dense("n"))] = second
+    assert choices.get(backbone(dense(epilogue=topi.tanh))) is second and len(choices) == 1

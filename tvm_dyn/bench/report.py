@@ -122,8 +122,13 @@ def _marked(ratio: float) -> str:
 
 
 def write_json(path: Path, machine: dict[str, Any], versions: dict[str, str], rows: Sequence[Any]) -> None:
-    """Write the file with ``rows``, of any dataclass, complete or not at all; an older one is replaced."""
-    text = json.dumps({"machine": machine, "versions": versions, "rows": [asdict(row) for row in rows]}, indent=1)
+    """Write the rows, of any dataclass, with what they were measured on and with."""
+    write_file(path, {"machine": machine, "versions": versions, "rows": [asdict(row) for row in rows]})
+
+
+def write_file(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON complete or not at all; an older file is replaced."""
+    text = json.dumps(content, indent=1)
     handle, unfinished = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:

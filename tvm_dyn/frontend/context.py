@@ -33,6 +33,7 @@ class Context:
     bb: the block builder of `main`. facts: what is known of the symbols at this point of the program.
     entry_checks: `(condition, values, message)` of assumptions on input dims, checked when `main` is entered.
     declared_ranks: the ranks that the model states for values by name; not every value has one.
+    rounds_activations: whether the model quantizes what it computes, as DynamicQuantizeLinear does.
     """
 
     def __init__(self, symbols: SymbolTable, opsets: dict[str, int]):
@@ -44,6 +45,7 @@ class Context:
             self.facts.declare(symbol.var, symbol.fact)
         self.entry_checks: list[tuple[Any, list[Any], str]] = []
         self.declared_ranks: dict[str, int] = {}
+        self.rounds_activations = False
         self.node: Node | None = None
         self._branch_depth = 0
         self._tensors: dict[int, tuple[Value, relax.Expr]] = {}

@@ -22,6 +22,7 @@ from tvm import relax
 from tvm_dyn.dims import Dim
 from tvm_dyn.errors import InvalidModelError, ModelImportError, TvmDynError, UnsupportedOperatorError
 from tvm_dyn.frontend import (
+    composition,
     constant_folding,
     delegate,
     function_body,
@@ -31,6 +32,7 @@ from tvm_dyn.frontend import (
     symbolic_values,
 )
 from tvm_dyn.frontend.context import Context, Unified
+from tvm_dyn.frontend.extents import is_one
 from tvm_dyn.frontend.fold_batch_norm import fold_batch_norm
 from tvm_dyn.frontend.main_function import build_main
 from tvm_dyn.frontend.node import Node
@@ -38,6 +40,7 @@ from tvm_dyn.frontend.symbols import SymbolTable
 from tvm_dyn.frontend.value import SUB_BYTE, Value
 
 _ELEMENTWISE = {"Add", "Sub", "Mul", "Div", "Sigmoid", "Relu", "Tanh", "Exp", "Log", "Sqrt", "Neg", "Identity"}
+_ROUNDING = {"DynamicQuantizeLinear", "QuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
 # Each restart merges at least one symbol into others, so the number of dims bounds them; this catches a fault of ours.
 _MAX_RESTARTS = 10_000
 
@@ -76,6 +79,7 @@ class GraphImporter:
         self._symbols.check_user_names()
         ctx = self.ctx = Context(self._symbols, self._opsets)
         ctx.declared_ranks = _declared_ranks(self._graph)
+        ctx.rounds_activations = any(node.op_type in _ROUNDING for node in self._graph.node)
         self.values = {**constants, **{i.name: Value(expr=p) for i, p in zip(inputs, params, strict=True)}}
         return build_main(ctx, params, [i.name for i in inputs], self._body)
 
@@ -127,13 +131,13 @@ class GraphImporter:
 
     def dispatch(self, node: Node) -> Sequence[Value | None]:
         """The outputs of one node, from the first source that takes it."""
-        if node.op_type == "If" and node.domain == "":
-            return ops.control.convert_if(self, node)
+        if node.op_type in ops.CONTROL and node.domain == "":
+            return ops.CONTROL[node.op_type](self, node)
         known = constant_folding.fold(node) or symbolic_values.evaluate(self.ctx, node)
         if known is not None:
             return known
         own = registry.find(node.op_type, node.opset, node.domain)
-        result = own(self.ctx, node) if own else NotImplemented
+        result = own(self.ctx, node) if own else composition.convert(self, node)
         if result is NotImplemented and not delegate.supports(node):
             result = function_body.convert(self, node)
         if result is NotImplemented and delegate.supports(node):
@@ -159,7 +163,7 @@ class GraphImporter:
         self.values = ChainMap({**_initializers(graph), **(bound or {})}, outer)
         try:
             self.convert_nodes(graph)
-            return [self._lookup(o.name) for o in graph.output]
+            return [_of_declared_rank(self.ctx, self._lookup(o.name), o) for o in graph.output]
         finally:
             self.values = outer
 
@@ -173,6 +177,19 @@ def dtype_name(elem_type: int, name: str) -> str:
     if dtype in SUB_BYTE:
         raise UnsupportedOperatorError(f"'{name}' has element type {dtype}: types below one byte are not supported")
     return dtype
+
+
+def _of_declared_rank(ctx: Context, value: Value, info: onnx.ValueInfoProto) -> Value:
+    """A single element in the rank that a nested graph declares: exporters write () and (1,) for one another."""
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape") or (value.expr is not None and not isinstance(value.expr.ty, relax.TensorType)):
+        return value
+    shape, rank = ctx.shape(value), len(tensor.shape.dim)
+    if len(shape) == rank or any(not is_one(dim) for dim in shape):
+        return value
+    if value.is_const:
+        return Value(const=value.array.reshape((1,) * rank))
+    return ctx.emit(relax.op.reshape(ctx.tensor(value), (1,) * rank))
 
 
 def _declared_ranks(graph: onnx.GraphProto) -> dict[str, int]:

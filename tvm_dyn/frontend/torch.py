@@ -35,7 +35,7 @@ from tvm_dyn.frontend.torch_registry import CONVERTERS, OPSET, TorchContext, dty
 from tvm_dyn.frontend.torch_symbols import ProgramDims
 from tvm_dyn.frontend.value import Value, symbols
 
-for _family in ("elementwise", "nn", "reductions", "shape"):
+for _family in ("elementwise", "nn", "recurrent", "reductions", "scatter", "shape"):
     importlib.import_module(f"tvm_dyn.frontend.torch_{_family}")
 
 # Where tensors live and how they lie in memory is the compiler's business.

@@ -8,7 +8,6 @@ of Values and Nones where the operator has several results, or NotImplemented fo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import fx
 from tvm import relax
 
 from tvm_dyn.errors import UnsupportedOperatorError
-from tvm_dyn.frontend.node import Node
+from tvm_dyn.frontend.composition import Operators, PartNode
 from tvm_dyn.frontend.value import Value, constant, symbols
 
 if TYPE_CHECKING:
@@ -42,17 +41,6 @@ def aten(*names: str) -> Callable[[Converter], Converter]:
     return register
 
 
-@dataclass(frozen=True)
-class TorchNode(Node):
-    """An ONNX node that stands for (a part of) a torch node, whose name errors give."""
-
-    origin: str = ""
-
-    @property
-    def label(self) -> str:
-        return self.origin
-
-
 class TorchContext:
     """The state that converters share: the importer of ONNX nodes below, the torch node at hand."""
 
@@ -64,22 +52,13 @@ class TorchContext:
     def enter(self, node: fx.Node) -> None:
         """Convert `node` from now on."""
         self.node = node
-        self.ctx.node = self._step(onnx.NodeProto(), [])
-
-    def _step(self, proto: onnx.NodeProto, inputs: list[Value | None]) -> TorchNode:
-        return TorchNode(proto, inputs, OPSET, origin=f"node '{self.node.name}' ({self.node.target})")
+        origin = f"node '{node.name}' ({node.target})"
+        self._operators = Operators(self._engine, origin, OPSET)
+        self.ctx.node = PartNode(onnx.NodeProto(), [], OPSET, origin)
 
     def onnx(self, op_type: str, *inputs: Value | None, outputs: int = 1, **attrs: Any) -> Any:
         """What an ONNX operator gives: a Value, or a list where `outputs` > 1; attributes may be None."""
-        given = {name: value for name, value in attrs.items() if value is not None}
-        names = ["" if v is None else f"i{k}" for k, v in enumerate(inputs)]
-        proto = onnx.helper.make_node(op_type, names, [f"o{k}" for k in range(outputs)], **given)
-        outer, self.ctx.node = self.ctx.node, self._step(proto, list(inputs))
-        try:
-            results = self._engine.dispatch(self.ctx.node)
-        finally:
-            self.ctx.node = outer
-        return results[0] if outputs == 1 else results
+        return self._operators(op_type, *inputs, outputs=outputs, **attrs)
 
     # -- results --------------------------------------------------------------------------------------------
 

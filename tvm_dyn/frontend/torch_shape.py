@@ -180,15 +180,6 @@ def gather(t: TorchContext, self: Value, dim: int, index: Value, sparse_grad: bo
     return t.onnx("GatherElements", picked, index, axis=dim)
 
 
-@aten("scatter.src", "scatter.value", "scatter_add")
-def scatter(t: TorchContext, self: Value, dim: int, index: Value, src: Any) -> Value:
-    updates = t.value(src, t.dtype)
-    if t.ctx.rank(updates) == 0 and t.ctx.rank(index):
-        updates = t.ctx.expand(updates, t.shape(index))
-    reduction = "add" if "scatter_add" in str(t.node.target) else None
-    return t.onnx("ScatterElements", self, index, updates, axis=dim, reduction=reduction)
-
-
 @aten("index.Tensor", "_unsafe_index.Tensor")
 def index(t: TorchContext, self: Value, indices: Sequence[Value | None]) -> Value:
     """Numpy's advanced indexing: index tensors broadcast; their dims replace the axes, or lead if apart."""

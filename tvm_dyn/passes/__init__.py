@@ -4,9 +4,11 @@ from tvm_dyn.passes.align_prim_func_shapes import AlignPrimFuncShapes
 from tvm_dyn.passes.annotate_dependence import AnnotateDependence
 from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.choose_layouts import ChooseLayouts
+from tvm_dyn.passes.dispatch_variants import DispatchVariants
 from tvm_dyn.passes.fuse_by_dependence import FuseByDependence
 from tvm_dyn.passes.inline_scalar_constants import InlineScalarConstants
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
+from tvm_dyn.passes.mark_constant_weights import MarkConstantWeights
 from tvm_dyn.passes.pack_constant_weights import PackConstantWeights
 from tvm_dyn.passes.partition_by_backbone import PartitionByBackbone
 from tvm_dyn.passes.plan_memory import PlanMemory
@@ -22,9 +24,11 @@ __all__ = [
     "AnnotateDependence",
     "AssumeNoAlias",
     "ChooseLayouts",
+    "DispatchVariants",
     "FuseByDependence",
     "InlineScalarConstants",
     "LowerShapeAsserts",
+    "MarkConstantWeights",
     "PackConstantWeights",
     "PartitionByBackbone",
     "PlanMemory",

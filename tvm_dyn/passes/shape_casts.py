@@ -38,8 +38,15 @@ def unify(pattern: ir.Type, actual: ir.Type, scope: set[ir.Var], removed: dict[i
     for variable in cast.introduced:
         cast.defined.pop(variable, None)
     cast.compared = [(want, have) for want, have in pairs if have is not None and not want.same_as(have)]
-    cast.complete = all(have is not None for _, have in pairs)
+    cast.complete = all(have is not None for _, have in pairs) and not _gives_scalar_its_shape(pattern, actual)
     return cast
+
+
+def _gives_scalar_its_shape(pattern: ir.Type, actual: ir.Type) -> bool:
+    """Whether a tensor known by its rank 0 alone gets the shape (), which no pair of dims tells."""
+    if isinstance(pattern, ir.TupleType) and isinstance(actual, ir.TupleType):
+        return any(_gives_scalar_its_shape(p, a) for p, a in zip(pattern.fields, actual.fields, strict=False))
+    return dims_of(pattern) == [] and dims_of(actual) is None
 
 
 def _pairs(pattern: ir.Type, actual: ir.Type) -> list[tuple[ir.Expr, ir.Expr | None]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -17,14 +18,20 @@ from tvm import relax
 
 from ..errors import CallError, CompileError, InvalidLibraryError
 from . import threads
+from .groups import GROUPS_FUNCTION, TABLES_FUNCTION, Group
 from .inputs import bind_arguments, make_taker
 from .memory import note_new_shape
 from .outputs import OutputPlan
+from .selection import Selection
+from .shape_profile import ShapeRecorder
 from .shapes import ShapeChecker
 from .signature import DimInfo, Signature, TensorInfo
 
 if TYPE_CHECKING:
     from ..self_check import Summary
+    from ..tuning.reuse import Reuse
+    from .cost_model import CostModel
+    from .refine import Refinement
 
 SIGNATURE_FUNCTION = "tvm_dyn_signature"
 # Distinct sets of input shapes remembered as checked; the memory of a few thousand tuples of ints.
@@ -37,9 +44,13 @@ class Library:
     num_threads: threads per call; by default TVM_NUM_THREADS, else all cores the process may use. Each
     *calling* thread has a worker pool of its own, so callers that run at once are best given one thread each.
     self_check: what the self-check looked at, if the library was compiled with it.
+    reused: what each backbone took from the tuning database, if it was compiled with one.
     """
 
     self_check: Summary | None = None
+    reused: tuple[Reuse, ...] = ()
+    _recorder: ShapeRecorder | None = None
+    _refinement: Refinement | None = None
 
     def __init__(self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None) -> None:
         self._module = module
@@ -76,8 +87,13 @@ class Library:
             self._admit(shapes)
         if threads.current.count != self._num_threads:
             threads.use_threads(self._num_threads)
+        if self._recorder is not None:
+            self._recorder.note(shapes)
         try:
-            result = self._main()(*tensors)
+            if self._refinement is not None and self._refinement.wants():
+                result = self._refinement.call(self._main(), tensors, self._checker.extents(shapes))
+            else:
+                result = self._main()(*tensors)
         except Exception as error:
             self._fail(error, shapes)
         return self._outputs.give(result, tensors, args)
@@ -106,6 +122,77 @@ class Library:
     def groups(self) -> tuple[str, ...]:
         """The names of the compiled functions, one per distinct fusion group."""
         return _group_names(str(self._module["stats"]()))
+
+    @functools.cached_property
+    def selection(self) -> Selection:
+        """The fusion groups with their variants, and the tables by which calls choose; see `Selection`."""
+        return Selection.of_machine(relax.VirtualMachine(self._module, tvm.cpu()))
+
+    def report(self) -> dict[str, Any]:
+        """What the library holds, ready for JSON: of each fusion group its name, operators, backbone and variants."""
+        return {"groups": [_reported(group) for group in self.selection.groups]}
+
+    def explain(self, model: CostModel | None = None, /, **dims: int) -> dict[str, Any]:
+        """Which variant each fusion group takes where the dims have these extents, and why; see `explain.explain`.
+
+        model: predicts times; by default the closed forms for this machine. dims: by their names here or in the
+        model, all of them. Raises `InvalidInputError` for a dim that is missing, is not there or does not fit.
+        """
+        from .cost_model import CostModel  # its libraries take a second to load
+        from .explain import explain, own_extents
+
+        extents = own_extents(dims, self.dims)
+        measured = self._refinement.measured if self._refinement else None
+        return explain(self.selection, model or CostModel.of_this_machine(), extents, self._num_threads, measured)
+
+    def record_shapes(self, every: int = 16) -> ShapeRecorder:
+        """Count from now on which shapes calls have, looking at one call in ``every``; nothing does unless asked to.
+
+        `save_shapes` writes what was seen for `tune` and `compile`; `stop_recording` ends it.
+        """
+        self._recorder = ShapeRecorder(every)
+        return self._recorder
+
+    def stop_recording(self) -> None:
+        """Count shapes no longer, and forget those that were seen."""
+        self._recorder = None
+
+    def save_shapes(self, path: str | os.PathLike[str]) -> None:
+        """Write the dims of the shapes seen and how often, as a profile that `tune` and `compile` read (.json).
+
+        Raises `ValueError` where `record_shapes` was not called.
+        """
+        if self._recorder is None:
+            raise ValueError("no shapes are recorded: call record_shapes() before the calls that are to count")
+        self._recorder.save(path, self._checker.extents)
+
+    def refine(
+        self,
+        folder: str | os.PathLike[str] | None = None,
+        *,
+        every: int = 64,
+        budget_ms: float = 2.0,
+        model: CostModel | None = None,
+    ) -> Refinement:
+        """Measure some calls from now on, and exchange decision tables that lose; see `refine.Refinement`.
+
+        folder: keeps what was measured, such as the tuning database the library was compiled with; None: nothing does.
+        every: one call in so many is measured; it may take ``budget_ms`` longer. model: predicts at first; by default
+        the closed forms for this machine. Results of calls are the same, but where variants add up in another order.
+        """
+        from .cost_model import CostModel
+        from .refine import Budget, Refinement
+
+        known = model or CostModel.of_this_machine()
+        budget = Budget(every, budget_ms / 1e3)
+        self._refinement = Refinement(self._module, self.selection, known, self._num_threads, budget, folder)
+        return self._refinement
+
+    def stop_refining(self) -> None:
+        """Measure no more calls; tables stay as they are, and what was measured is kept."""
+        if self._refinement is not None:
+            refinement, self._refinement = self._refinement, None
+            refinement.settle()
 
     @property
     def num_threads(self) -> int:
@@ -208,8 +295,13 @@ def _read_signature(module: tvm.runtime.Module) -> Signature:
         raise InvalidLibraryError(f"the library's signature cannot be read: {error}") from error
 
 
+def _reported(group: Group) -> dict[str, Any]:
+    variants = [{"name": v.name, "tile": dict(v.decisions), "source": group.source} for v in group.variants]
+    return {"name": group.name, "ops": list(group.ops), "backbone": group.backbone, "variants": variants}
+
+
 def _group_names(stats: str) -> tuple[str, ...]:
     """The compiled functions among the executable's globals: neither TVM's builtins nor shape arithmetic."""
     names = re.findall(r"^  Globals \(#\d+\): \[(.*)\]$", stats, re.MULTILINE)[-1].split(", ")
-    own = re.compile(r"main|vm\..*|shape_func\d*|" + SIGNATURE_FUNCTION)
+    own = re.compile("|".join([r"main|vm\..*|shape_func\d*", SIGNATURE_FUNCTION, GROUPS_FUNCTION, TABLES_FUNCTION]))
     return tuple(name for name in names if name and not own.fullmatch(name))

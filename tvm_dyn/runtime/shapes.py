@@ -62,7 +62,7 @@ class ShapeChecker:
                 )
 
     def _check_facts(self, name: str, info: DimInfo, extent: int, place: tuple[int, int]) -> None:
-        problem = _misfit(info, extent)
+        problem = misfit(info, extent)
         if problem is not None:
             constraint, remedy = problem
             raise InvalidInputError(
@@ -112,7 +112,7 @@ def _check_fixed(tensor: TensorInfo, shape: Shape) -> None:
             )
 
 
-def _misfit(info: DimInfo, extent: int) -> tuple[str, str] | None:
+def misfit(info: DimInfo, extent: int) -> tuple[str, str] | None:
     """What `extent` breaks and what to do about it, or None where it fits."""
     if extent < info.min:
         return f"below its minimum {info.min}", f"pass at least {info.min} or compile with a smaller min"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 from tvm import s_tir
 from tvm.s_tir.schedule import Schedule
@@ -17,6 +16,7 @@ from tvm_dyn.schedules import (
     channels_last_sliding,
     conv,
     conv_transpose,
+    dispatch,
     generic,
     global_pool,
     math,
@@ -30,6 +30,7 @@ from tvm_dyn.schedules.common import SCHEDULED, decompose_reductions, leaf_block
 from tvm_dyn.schedules.extremes import start_at_infinity
 from tvm_dyn.schedules.indices import simplify_indices
 from tvm_dyn.schedules.remainders import hide_remainders
+from tvm_dyn.schedules.space import Space
 
 # Tried in order; None means "not mine", and so does a ScheduleError. `generic` takes what is left.
 RULES = (
@@ -55,16 +56,20 @@ def schedule_prim_func(func: PrimFunc, target: Target) -> PrimFunc:
     """
     if func.attrs and func.attrs.get(SCHEDULED, False):
         return func
+    if dispatch.TABLE in (func.attrs or {}) and dispatch.variants_of(func):
+        space = space_of(func, target)
+        assert space is not None  # else it had no variants
+        return dispatch.dispatched(func, [*space.symbolic.values()], lambda copy: schedule_prim_func(copy, target))
     func = start_at_infinity(simplify_indices(func))
     sch = _first_match(func, target)
     return _finished(func if sch is None else sch.mod["main"], target)
 
 
-def tile_for(backbone: PrimFunc, target: Target) -> Any:
-    """The tile that a rule chooses for a backbone on its own (see `backbone`); None where no rule has tiles for it."""
-    func = simplify_indices(backbone)
-    tiles = (rule.choose_tile(func, target) for rule in (channels_last, channels_last_sliding, conv, matmul))
-    return next((tile for tile in tiles if tile is not None), None)
+def space_of(func: PrimFunc, target: Target) -> Space | None:
+    """What there is to decide about a kernel, or a backbone on its own (see `backbone`); None where nothing is."""
+    func = simplify_indices(func)
+    spaces = (rule.space(func, target) for rule in (channels_last, channels_last_sliding, conv, matmul))
+    return next((space for space in spaces if space is not None), None)
 
 
 def takes_attention(func: PrimFunc) -> bool:

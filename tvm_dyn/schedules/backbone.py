@@ -19,6 +19,13 @@ from tvm_dyn.schedules.stage import Stage, parse_nest, top_level
 NAME = "backbone"
 """Name of the block in the normal form of a kernel."""
 
+CONSTANT = "tvm_dyn.constant"
+"""Annotation of a product's block whose right-hand side is a constant matrix, so that it may have any layout."""
+
+
+_OPERATOR = "tvm_dyn.operator"
+"""Attribute of a kernel in normal form: what its backbone block was called."""
+
 
 class Backbone(str, enum.Enum):
     """What a kernel's schedule is built around.
@@ -44,6 +51,15 @@ def kind(stages: list[Stage]) -> Backbone:
     if _slides(reductions[0]):
         return Backbone.WINDOW
     return Backbone.PRODUCT if _is_product(reductions[0]) else Backbone.ROWS
+
+
+def kind_of(func: PrimFunc) -> Backbone:
+    """The backbone of a kernel."""
+    if not isinstance(func.body, s_tir.SBlockRealize):
+        return Backbone.OPAQUE
+    stages = [parse_nest(nest) for nest in top_level(func)]
+    known = [stage for stage in stages if stage is not None]
+    return kind(known) if len(known) == len(stages) else Backbone.OPAQUE
 
 
 def _slides(stage: Stage) -> bool:
@@ -83,7 +99,19 @@ def normal_form(func: PrimFunc) -> tuple[PrimFunc, PrimFunc] | None:
     named = _named(nests[position])
     body = tirx.SeqStmt([*nests[:position], named, *nests[position + 1 :]]) if len(nests) > 1 else named
     scalars = [param for param in func.params if not isinstance(param.ty, tirx.BufferType)]
-    return _with_nests(func, body), _alone(named, scalars)
+    (block,) = collect(nests[position], s_tir.SBlock)
+    return _with_nests(func, body).with_attr(_OPERATOR, block.name_hint), _alone(named, scalars)
+
+
+def operators(func: PrimFunc) -> tuple[str, ...]:
+    """What the blocks of a kernel compute, by their names."""
+    names = [block.name_hint for block in collect(func.body, s_tir.SBlock) if block.name_hint != "root"]
+    return tuple(str(func.attrs[_OPERATOR]) if name == NAME else name for name in names)
+
+
+def has_constant_operand(func: PrimFunc) -> bool:
+    """Whether the function has a block that is marked `CONSTANT`."""
+    return any(CONSTANT in block.annotations for block in collect(func.body, s_tir.SBlock))
 
 
 def _named(nest: Stmt) -> Stmt:

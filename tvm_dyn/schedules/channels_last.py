@@ -24,6 +24,7 @@ from tvm_dyn.schedules import channels_last_direct, emit, winograd
 from tvm_dyn.schedules.common import as_int, collect, is_reduction, leaf_blocks, loads, stores, uses_var
 from tvm_dyn.schedules.panel import PanelTile
 from tvm_dyn.schedules.replay import decided
+from tvm_dyn.schedules.space import Space
 from tvm_dyn.schedules.tasks import enough_sums
 from tvm_dyn.schedules.window import Axis, Epilogue, NotAWindow, parse_epilogue, slopes, unpad
 
@@ -80,13 +81,19 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     return emit.kernel(func, body(conv, tile, target))
 
 
-def choose_tile(func: PrimFunc, target: Target) -> PanelTile | None:
-    """The tile for a convolution of packed weights, None for anything else."""
+def space(func: PrimFunc, target: Target) -> Space | None:
+    """The decisions about a convolution of packed weights, None for anything else: how wide panels are is decided."""
     try:
         conv = match(func)
     except NotAWindow:
         return None
-    return PanelTile.of_columns(conv.columns, conv.dtype, target)
+    images, height, width, _ = conv.extents
+    known = {"filters": conv.filters, "channels": conv.channels, "taps": conv.taps}
+    if int(conv.weight.shape[1]) > conv.taps:
+        known["winograd"] = 1
+    extents = {"images": images, "height": height, "width": width, **{k: emit.const(v) for k, v in known.items()}}
+    usual = PanelTile.of_columns(conv.columns, conv.dtype, target)
+    return Space(tuple(usual.candidates(target)), extents, (usual,))
 
 
 def body(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:

@@ -6,6 +6,7 @@ weights they meet; taps that lie in the padding are left out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int, is_reduction, leaf_blocks, loads, same_exprs, stores, substitute
 from tvm_dyn.schedules.replay import decided
+from tvm_dyn.schedules.space import Space
 from tvm_dyn.schedules.tasks import enough_sums, tasks
 from tvm_dyn.schedules.window import Axis, Epilogue, NotAWindow, parse_epilogue, slopes, unpad
 
@@ -78,12 +80,17 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     return emit.kernel(func, kernel(found, decided(func, SlidingTile.for_target(found.dtype, target)), target))
 
 
-def choose_tile(func: PrimFunc, target: Target) -> SlidingTile | None:
-    """The tile for a depthwise convolution or a pooling, None for anything else."""
+def space(func: PrimFunc, target: Target) -> Space | None:
+    """The decisions about a depthwise convolution or a pooling, None for anything else."""
     try:
-        return SlidingTile.for_target(match(func).dtype, target)
+        found = match(func)
     except NotAWindow:
         return None
+    images, height, width, channels = found.extents
+    taps = emit.const(math.prod(axis.kernel for axis in found.axes))
+    extents = {"images": images, "height": height, "width": width, "channels": channels, "taps": taps}
+    tile = SlidingTile.for_target(found.dtype, target)
+    return Space((tile,), extents, (tile,))
 
 
 def match(func: PrimFunc) -> LastSliding:

@@ -13,6 +13,7 @@ A matrix product of weights and windows (see `tiles`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from tvm_dyn.schedules.common import as_int, collect, loads, substitute, uses_va
 from tvm_dyn.schedules.pixel import dot_products
 from tvm_dyn.schedules.planes import Planes
 from tvm_dyn.schedules.replay import decided
+from tvm_dyn.schedules.space import Space
 from tvm_dyn.schedules.tasks import enough_elements, tasks
 from tvm_dyn.schedules.tiles import Product, Tile, cover, staged, tile_product
 from tvm_dyn.schedules.window import NotAWindow, Window, parse
@@ -129,14 +131,20 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     return emit.kernel(func, emit.when(pixels >= tile.lanes, _in_place(conv, tile, pixels, target), everywhere()))
 
 
-def choose_tile(func: PrimFunc, target: Target) -> Tile | None:
-    """The tile for a convolution that is not depthwise, None for anything else."""
+def space(func: PrimFunc, target: Target) -> Space | None:
+    """The decisions about a convolution that is not depthwise, None for anything else."""
     try:
         conv = match(parse(func))
     except NotAWindow:
         return None
-    depthwise = conv.channels == 1 and conv.groups > 1
-    return None if depthwise else Tile.choose(conv.product().per_group, conv.dtype, target)
+    if conv.channels == 1 and conv.groups > 1:
+        return None
+    images, _, *pixels = conv.window.extents[: len(conv.window.spatial)]
+    taps = math.prod(axis.kernel for axis in conv.window.axes)
+    known = {"filters": conv.filters, "channels": conv.channels, "taps": taps}
+    extents = {"images": images, "pixels": emit.product(pixels), **{k: emit.const(v) for k, v in known.items()}}
+    tile = Tile.choose(conv.product().per_group, conv.dtype, target)
+    return Space((tile,), extents, (tile,))
 
 
 def _write_pixel(conv: Conv, n: Expr, f: Expr, acc: Expr) -> Stmt:

@@ -23,9 +23,14 @@ def const(value: int) -> Expr:
     return tirx.const(value, "int64")
 
 
+def index(value: Expr | int) -> Expr:
+    """A number that is known now, or when the kernel runs."""
+    return const(value) if isinstance(value, int) else value
+
+
 def _loop(extent: Expr | int, body: Body, kind: ForKind, name: str) -> Stmt:
     var = tirx.Var(name, "int64")
-    return tirx.For(var, const(0), const(extent) if isinstance(extent, int) else extent, kind, body(var))
+    return tirx.For(var, const(0), index(extent), kind, body(var))
 
 
 def serial(extent: Expr | int, body: Body, name: str = "i") -> Stmt:
@@ -121,15 +126,15 @@ def span(start: Expr, lanes: int) -> Expr:
     return start if lanes == 1 else tirx.Ramp(start, const(1), lanes)
 
 
-def quotient(a: Expr, b: Expr | int) -> Expr:
+def quotient(a: Expr | int, b: Expr | int) -> Expr:
     """``a / b`` of numbers that are not negative.
 
     Truncating division: TVM takes seconds to find out that a floor division may truncate.
     """
-    return tirx.truncdiv(a, const(b) if isinstance(b, int) else b)
+    return tirx.truncdiv(index(a), index(b))
 
 
-def ceildiv(a: Expr, b: Expr | int) -> Expr:
+def ceildiv(a: Expr | int, b: Expr | int) -> Expr:
     """``a / b`` of numbers that are not negative, rounded up."""
     return quotient(a + (b - 1), b)
 
@@ -200,12 +205,12 @@ def rebuild(func: PrimFunc, body: Stmt) -> PrimFunc:
 
 def load(buffer: tirx.Buffer, *indices: Expr | int) -> Expr:
     """``buffer[indices]``."""
-    return tirx.BufferLoad(buffer, [const(i) if isinstance(i, int) else i for i in indices])
+    return tirx.BufferLoad(buffer, [index(i) for i in indices])
 
 
 def store(buffer: tirx.Buffer, value: Expr, *indices: Expr | int) -> Stmt:
     """``buffer[indices] = value``."""
-    return tirx.BufferStore(buffer, value, [const(i) if isinstance(i, int) else i for i in indices])
+    return tirx.BufferStore(buffer, value, [index(i) for i in indices])
 
 
 def store_at(place: tuple[tirx.Buffer, Expr], value: Expr) -> Stmt:

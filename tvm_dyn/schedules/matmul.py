@@ -9,8 +9,11 @@ from tvm.s_tir.schedule import SBlockRV, Schedule
 from tvm.target import Target
 from tvm.tirx import IterVar, PrimFunc
 
+from tvm_dyn import hardware
 from tvm_dyn.errors import ReplayError
+from tvm_dyn.runtime.variants import Leaf, Split
 from tvm_dyn.schedules import emit, generic
+from tvm_dyn.schedules.backbone import has_constant_operand
 from tvm_dyn.schedules.common import (
     block_realize,
     collect,
@@ -25,6 +28,7 @@ from tvm_dyn.schedules.matmul_kernel import MatmulKernel, MatmulTile
 from tvm_dyn.schedules.matmul_packed import PackedKernel, PackedTile, panels_of
 from tvm_dyn.schedules.matmul_product import Matmul
 from tvm_dyn.schedules.replay import decided
+from tvm_dyn.schedules.space import Space
 from tvm_dyn.schedules.stage import top_level
 
 _ACC_DTYPE = {
@@ -50,7 +54,7 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     found = find(func)
     if found is None:
         return None
-    kernel = _kernel(found.product, decided(func, _tile(found.product, target)), target)
+    kernel = _kernel(func, found.product, target)
     inlined = found.sch.mod["main"]
     statements: list[tirx.Stmt] = []
     for statement in top_level(inlined):
@@ -62,27 +66,33 @@ def apply(func: PrimFunc, target: Target) -> Schedule | None:
     return generic.finish(Schedule(emit.rebuild(inlined, emit.seq(*statements))))
 
 
-def choose_tile(func: PrimFunc, target: Target) -> PackedTile | MatmulTile | None:
-    """The tile for a function with one product, None for anything else."""
+def space(func: PrimFunc, target: Target) -> Space | None:
+    """The decisions about a function with one product, None for anything else."""
     found = find(func)
-    return None if found is None else _tile(found.product, target)
+    if found is None:
+        return None
+    product, kind = found.product, found.product.acc_dtype
+    batch = emit.product([iv.dom.extent for iv in product.batch])
+    extents = {"batch": batch, "rows": product.rows, "columns": product.n.dom.extent, "depth": product.k.dom.extent}
+    if not has_constant_operand(func):
+        tile = MatmulTile.for_target(target, kind)
+        return Space(tuple(MatmulTile.candidates(target, kind)), extents, (tile,))
+    columns, depth = int(extents["columns"]), int(extents["depth"])
+    split, whole = PackedTile.for_target(target, kind, columns, depth), Leaf(0)
+    candidates = tuple(PackedTile.candidates(target, kind, columns, depth))
+    enough = -(-hardware.PARALLEL_MIN_SUMS // (columns * depth))
+    if split.tasks == 1 or enough <= 1:
+        return Space(candidates, extents, (split,))
+    return Space(candidates, extents, (replace(split, tasks=1), split), Split("rows", enough, whole, Leaf(1)))
 
 
-def _tile(product: Matmul, target: Target) -> PackedTile | MatmulTile:
-    panels = panels_of(product)
-    if panels is not None:
-        columns, depth = (int(axis.dom.extent) for axis in (product.n, product.k))
-        tile = PackedTile.for_target(target, product.acc_dtype, columns, depth)
-        if tile.width == int(panels.shape[2]):
-            return tile
-    return MatmulTile.for_target(target, product.acc_dtype)
-
-
-def _kernel(product: Matmul, tile: PackedTile | MatmulTile, target: Target) -> tirx.Stmt:
-    if isinstance(tile, MatmulTile):
-        return MatmulKernel(product, tile, target).emit()
-    panels = panels_of(product)
-    if panels is None or tile.width != int(panels.shape[2]):
+def _kernel(func: PrimFunc, product: Matmul, target: Target) -> tirx.Stmt:
+    panels, kind = panels_of(product), product.acc_dtype
+    if panels is None or not has_constant_operand(func):
+        return MatmulKernel(product, decided(func, MatmulTile.for_target(target, kind)), target).emit()
+    columns, depth = (int(axis.dom.extent) for axis in (product.n, product.k))
+    tile = decided(func, PackedTile.for_target(target, kind, columns, depth))
+    if tile.width != int(panels.shape[2]):
         raise ReplayError(f"the trace decides panels of {tile.width} columns, the weights lie in others")
     return PackedKernel(product, panels, tile, target).emit()
 

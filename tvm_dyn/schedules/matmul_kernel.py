@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 
 from tvm import tirx
 from tvm.target import Target
@@ -26,6 +27,7 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int
 from tvm_dyn.schedules.matmul_product import Matmul, unravel
+from tvm_dyn.schedules.space import at_run_time
 from tvm_dyn.schedules.tasks import enough_sums, tasks
 
 
@@ -45,8 +47,8 @@ class MatmulTile:
     single_row_vectors: tuple[int, ...]
     rows: tuple[int, ...]
     narrow_rows: tuple[int, ...]
-    pack_rows: int
-    block_rows: int
+    pack_rows: int = at_run_time()
+    block_rows: int = at_run_time()
 
     @staticmethod
     def for_target(target: Target, dtype: str) -> MatmulTile:
@@ -54,11 +56,25 @@ class MatmulTile:
 
         Copying a panel pays from eight tiles on, and costs next to nothing beside four times as many.
         """
-        registers = hardware.registers(target)
-        vectors = registers // 8
-        highest = registers * 3 // 4 // vectors
+        vectors = hardware.registers(target) // 8
+        return MatmulTile._of(target, dtype, vectors, hardware.registers(target) * 3 // 4 // vectors)
+
+    @staticmethod
+    def candidates(target: Target, dtype: str) -> list[MatmulTile]:
+        """Panels up to six vectors wide, sums in three to seven eighths of the registers."""
+        found: dict[MatmulTile, None] = {}
+        for vectors, share in product(range(1, 7), (6, 7)):
+            highest = min(hardware.registers(target) * share // 8 // vectors, 14)
+            if highest:
+                usual = MatmulTile._of(target, dtype, vectors, highest)
+                for packed, block in product((2, 8, 1 << 20), (8, 32)):
+                    found[replace(usual, pack_rows=packed * highest, block_rows=block * highest)] = None
+        return list(found)
+
+    @staticmethod
+    def _of(target: Target, dtype: str, vectors: int, highest: int) -> MatmulTile:
         rows = (highest, *(height for height in (4, 2, 1) if height < highest))
-        single = (registers // 2, vectors)
+        single = (hardware.registers(target) // 2, vectors)
         return MatmulTile(
             hardware.lanes(target, dtype), vectors, single, rows, (2 * highest, 1), 8 * highest, 32 * highest
         )
@@ -207,7 +223,7 @@ class MatmulKernel:
         return [emit.bind([tirx.truncmod(rows, heights[0])], choose)]
 
     def _rows_from(self, first_row):
-        return emit.simplify(tirx.min(emit.const(self.tile.block_rows), self.rows - first_row))
+        return emit.simplify(tirx.min(emit.index(self.tile.block_rows), self.rows - first_row))
 
     def _register_tile(self, env: dict, panel: _Panel, height: int, row: Callable) -> tirx.Stmt:
         zero = tirx.const(0, self.found.acc_dtype)
@@ -217,8 +233,8 @@ class MatmulKernel:
 
         def tile(acc, sums) -> tirx.Stmt:
             def update(k, i, j):
-                product = self.found.a_at(env, row(i), k) * panel.load(k, j)
-                return emit.store(acc, emit.load(acc, i, j) + product, i, j)
+                summand = self.found.a_at(env, row(i), k) * panel.load(k, j)
+                return emit.store(acc, emit.load(acc, i, j) + summand, i, j)
 
             return emit.seq(
                 each(lambda i, j: emit.store(acc, zero, i, j)),

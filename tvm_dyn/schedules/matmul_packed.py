@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 import tvm
 from tvm import tirx
@@ -21,7 +22,8 @@ from tvm_dyn import hardware
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.common import as_int
 from tvm_dyn.schedules.matmul_product import Matmul
-from tvm_dyn.schedules.tasks import enough_sums
+from tvm_dyn.schedules.space import at_run_time
+from tvm_dyn.schedules.tasks import enough_sums, tasks
 
 
 @dataclass(frozen=True)
@@ -30,25 +32,41 @@ class PackedTile:
 
     lanes, vectors: a panel is ``lanes * vectors`` columns wide. heights: of the register tiles, in rising order; rows
     beyond those of a tile are computed twice. block_rows: most rows that a task takes past its panel. tasks: number to
-    split the work in, where there are rows enough, so that every core gets as much.
+    split the work in, where there are rows enough, so that every core gets as much; 1 keeps it on one core.
+    panel_major: 1 where all rows go past a panel before the next one, 0 where all panels go past a block of rows.
     """
 
     lanes: int
     vectors: int
     heights: tuple[int, ...]
-    block_rows: int
-    tasks: int
+    block_rows: int = at_run_time()
+    tasks: int = at_run_time()
+    panel_major: int = at_run_time()
 
     @staticmethod
     def for_target(target: Target, dtype: str, columns: int, depth: int) -> PackedTile:
         """Accumulators in three quarters of the registers; A's rows in half of the second-level cache."""
         lanes, registers = hardware.lanes(target, dtype), hardware.registers(target)
         vectors = _panel_vectors(columns, lanes, registers // 8)
-        highest = max(registers * 3 // 4 // vectors, 1)
-        heights = range(1, highest + 1) if highest <= 6 else (1, 2, 3, 4, *range(6, highest + 1, 2))
-        cached = hardware.cache_bytes(target, 2) // 2 // max(depth * hardware.dtype_bytes(dtype), 1)
-        block_rows = max(cached, 16 * highest)
-        return PackedTile(lanes, vectors, tuple(heights), block_rows, 4 * hardware.cores(target))
+        heights = _heights(max(registers * 3 // 4 // vectors, 1))
+        cached = _cached_rows(target, dtype, depth)
+        cores = hardware.cores(target)
+        return PackedTile(lanes, vectors, heights, max(cached, 16 * heights[-1]), 4 * cores if cores > 1 else 1, 0)
+
+    @staticmethod
+    def candidates(target: Target, dtype: str, columns: int, depth: int) -> list[PackedTile]:
+        """Panels up to six vectors wide, sums in three to seven eighths of the registers, one task to eight a core."""
+        lanes, registers = hardware.lanes(target, dtype), hardware.registers(target)
+        cores = hardware.cores(target)
+        splits = [1] if cores == 1 else [1, cores, 2 * cores, 4 * cores, 8 * cores]
+        found: dict[PackedTile, None] = {}
+        for vectors in range(1, min(6, -(-columns // lanes)) + 1):
+            highest = {min(registers * share // 8 // vectors, 14) for share in (6, 7)}
+            for high in sorted(h for h in highest if h):
+                blocks = {max(_cached_rows(target, dtype, depth), 16 * high), 16 * high}
+                for rows, split, major in product(sorted(blocks), splits, (0, 1)):
+                    found[PackedTile(lanes, vectors, _heights(high), rows, split, major)] = None
+        return list(found)
 
     @property
     def width(self) -> int:
@@ -61,6 +79,16 @@ def _panel_vectors(columns: int, lanes: int, widest: int) -> int:
     return min(range(1, widest + 1), key=lambda v: (-(-columns // (v * lanes)) * v, -v))
 
 
+def _heights(highest: int) -> tuple[int, ...]:
+    """Heights up to the highest: every one of a few, else every other beyond four."""
+    return tuple(range(1, highest + 1)) if highest <= 7 else tuple(sorted({1, 2, 3, 4, *range(6, highest, 2), highest}))
+
+
+def _cached_rows(target: Target, dtype: str, depth: int) -> int:
+    """Rows of A that fill half of the second-level cache."""
+    return hardware.cache_bytes(target, 2) // 2 // max(depth * hardware.dtype_bytes(dtype), 1)
+
+
 class PackedKernel:
     """Emits the loop nest for one matched product with packed B: ``panels[panel, k, column]``."""
 
@@ -71,27 +99,44 @@ class PackedKernel:
         self.count = int(panels.shape[0])
 
     def emit(self) -> tirx.Stmt:
-        """The nest; small products have a serial one of their own, unless a single row is work enough."""
-        highest = self.tile.heights[-1]
+        """The nest; tasks that are not a decision of the call leave small work to one core. Where a single row is
+        work enough for all cores there is no serial nest.
+        """
+        wanted = self.tile.tasks
         blocks = emit.ceildiv(self.rows, self.tile.block_rows)
-        wanted = -(-self.tile.tasks // self.count)
-        if wanted > 1:
-            blocks = tirx.max(blocks, tirx.min(emit.const(wanted), emit.ceildiv(self.rows, highest)))
-        serial = emit.serial(self.count, lambda p: self._block(p, emit.const(0), self.rows), "panel")
-        if hardware.cores(self.target) == 1:
-            return emit.bind([blocks], lambda blocks: self._tasks(blocks, emit.serial))
-        tasks = emit.bind([blocks], lambda blocks: self._tasks(blocks, emit.parallel))
-        work = self.rows * (self.depth * self.columns)
-        may_be_small = self.depth * self.columns < hardware.PARALLEL_MIN_SUMS
-        return emit.when(enough_sums(work), tasks, serial) if may_be_small else tasks
+        least = tirx.min(emit.ceildiv(wanted, self.count), emit.ceildiv(self.rows, self.tile.heights[-1]))
+        return emit.bind(
+            [emit.simplify(tirx.max(blocks, least))],
+            lambda blocks: emit.bind([self._inner(blocks)], lambda inner: self._tasks(blocks, inner)),
+        )
 
-    def _tasks(self, blocks, loop: Callable) -> tirx.Stmt:
+    def _worth(self):
+        wanted, row = self.tile.tasks, self.depth * self.columns
+        if isinstance(wanted, int) and wanted == 1:
+            return False
+        if row >= hardware.PARALLEL_MIN_SUMS:
+            return True
+        return enough_sums(self.rows * row) if isinstance(wanted, int) else wanted > 1
+
+    def _inner(self, blocks):
+        """Tasks that follow one another before the outer of the two loops takes its next step."""
+        return emit.simplify(tirx.Select(self._panel_major(), blocks, emit.const(self.count)))
+
+    def _panel_major(self):
+        return emit.index(self.tile.panel_major).equal(1)
+
+    def _tasks(self, blocks, inner) -> tirx.Stmt:
         def task(t) -> tirx.Stmt:
-            block, panel = emit.unflatten(t, [blocks, self.count])
+            outer_at, inner_at = emit.unflatten(t, [blocks, inner])
+            places = ((inner_at, outer_at), (outer_at, inner_at))
+            block, panel = (emit.simplify(tirx.Select(self._panel_major(), *place)) for place in places)
+            return emit.bind([block, panel], part)
+
+        def part(block, panel) -> tirx.Stmt:
             ends = [emit.quotient(self.rows * (block + i), tirx.max(blocks, emit.const(1))) for i in (0, 1)]
             return emit.bind([panel, *ends], self._block)
 
-        return loop(blocks * self.count, task)
+        return tasks(self._worth(), blocks * self.count, task, self.target)
 
     def _block(self, panel, first, end) -> tirx.Stmt:
         """Rows [first, end) of one panel, in the fewest tiles."""

@@ -27,11 +27,16 @@ def pack(weight: np.ndarray, axes: Sequence[Axis], target: Target) -> np.ndarray
     columns = PanelTile.choose_columns(filters, str(weight.dtype), target)
     panels = -(-filters // columns)
     taps = weight.transpose(2, 3, 1, 0)
-    if _may_filter(filters, channels, axes, target):
+    if _may_filter(filters, channels, axes, target) and not _are_whole(weight):
         taps = np.concatenate([taps.reshape(-1, channels, filters), winograd.transformed(taps)])
     taps = taps.reshape(-1, channels, filters).astype(weight.dtype)
     padded = np.pad(taps, [(0, 0), (0, 0), (0, panels * columns - filters)])
     return np.ascontiguousarray(padded.reshape(-1, channels, panels, columns).transpose(2, 0, 1, 3))
+
+
+def _are_whole(weight: np.ndarray) -> bool:
+    """Whether the weights are whole numbers: sums with them may be meant to be exact."""
+    return bool(np.array_equal(weight, np.rint(weight)))
 
 
 def _may_filter(filters: int, channels: int, axes: Sequence[Axis], target: Target) -> bool:

@@ -7,7 +7,7 @@ One step of the depth broadcasts an element of each pixel and multiplies it with
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.ir import Expr
@@ -47,6 +47,11 @@ class PanelTile:
         return PanelTile(
             max(min(hardware.registers(target) * 3 // 4 // vectors, _most_rows(target)), 1), vectors, lanes
         )
+
+    def candidates(self, target: Target) -> list[PanelTile]:
+        """Tiles for panels as wide: from two rows up to sums in seven eighths of the registers."""
+        most = min(hardware.registers(target) * 7 // 8 // self.vectors, _most_rows(target))
+        return [replace(self, rows=rows) for rows in range(min(2, most), most + 1)]
 
     @staticmethod
     def choose_columns(filters: int, dtype: str, target: Target) -> int:

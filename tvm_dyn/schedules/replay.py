@@ -16,8 +16,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import tvm_ffi
-from tvm import s_tir
+from tvm import s_tir, tirx
 from tvm.s_tir.schedule import Schedule, Trace
 from tvm.tirx import PrimFunc
 
@@ -68,37 +67,7 @@ def decided(func: PrimFunc, chosen: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tirx.Var):
+        return value  # decided when the kernel runs
     return int(value) if isinstance(value, int) else tuple(int(v) for v in value)
 
-
-class Traces:
-    """Traces by backbone; backbones are the same where they differ in names of symbols only."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, list[tuple[PrimFunc, Trace]]] = {}
-
-    def __getitem__(self, backbone: PrimFunc) -> Trace:
-        """Raises KeyError for a backbone without a trace."""
-        for known, trace in self._found.get(_key(backbone), []):
-            if tvm_ffi.structural_equal(known, backbone, map_free_vars=True):
-                return trace
-        raise KeyError("no trace for this backbone")
-
-    def __setitem__(self, backbone: PrimFunc, trace: Trace) -> None:
-        kept = self._found.setdefault(_key(backbone), [])
-        kept[:] = [(b, t) for b, t in kept if not tvm_ffi.structural_equal(b, backbone, map_free_vars=True)]
-        kept.append((backbone, trace))
-
-    def __len__(self) -> int:
-        return sum(len(kept) for kept in self._found.values())
-
-    def __contains__(self, backbone: PrimFunc) -> bool:
-        try:
-            self[backbone]
-        except KeyError:
-            return False
-        return True
-
-
-def _key(backbone: PrimFunc) -> int:
-    return tvm_ffi.structural_hash(backbone, map_free_vars=True)

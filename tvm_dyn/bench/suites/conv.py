@@ -66,10 +66,11 @@ CONVOLUTIONS: dict[str, tuple[Convolution, list[tuple[int, int, int]]]] = {
 
 
 def cases() -> list[Case]:
-    return [_case(name, convolution, shapes) for name, (convolution, shapes) in CONVOLUTIONS.items()]
+    return [convolution_case(name, convolution, shapes) for name, (convolution, shapes) in CONVOLUTIONS.items()]
 
 
-def _case(name: str, convolution: Convolution, shapes: list[tuple[int, int, int]]) -> Case:
+def convolution_case(name: str, convolution: Convolution, shapes: list[tuple[int, int, int]]) -> Case:
+    """A convolution with bias and ReLU at shapes (N, H, W)."""
     text = _GRAPH.format(
         inputs=convolution.inputs,
         outputs=convolution.outputs,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from tvm_dyn.frontend.ops import control
+from tvm_dyn.frontend.ops import control, loop
+
+CONTROL = {"If": control.convert_if, "Loop": loop.convert_loop, "Scan": loop.convert_scan}
+"""Operators with graphs inside, which their converters hand back to the importer."""
 
 
 def load() -> None:
@@ -14,4 +17,4 @@ def load() -> None:
         importlib.import_module(f"{__name__}.{module.name}")
 
 
-__all__ = ["control", "load"]
+__all__ = ["CONTROL", "load"]

@@ -8,10 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import onnx
 from tvm import te, tirx
 
+from tvm_dyn.errors import InvalidModelError
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
+from tvm_dyn.frontend.registry import converter
 from tvm_dyn.frontend.value import Value
 
 
@@ -54,6 +58,20 @@ def cast_float8(ctx: Context, node: Node, source: str, target: str) -> Value:
         return te.compute(x.shape, at, name="cast_float8")
 
     return ctx.emit_te(convert, ctx.tensor(node.data()))
+
+
+@converter("BitCast", since=26)
+def bit_cast(ctx: Context, node: Node) -> Value:
+    """The same bits as another type of the same width."""
+    source, target = node.data().dtype, str(onnx.helper.tensor_dtype_to_np_dtype(node.attr("to")))
+    if np.dtype(source).itemsize != np.dtype(target).itemsize:
+        raise InvalidModelError(f"{node.label}: {source} and {target} differ in width")
+
+    def reinterpret(x: Any) -> Any:
+        bits = x.astype("uint8") if source == "bool" else x
+        return bits != tirx.const(0, bits.ty.dtype) if target == "bool" else tirx.reinterpret(target, bits)
+
+    return ctx.elementwise("bit_cast", reinterpret, node.data())
 
 
 def encode(x: Any, form: Format, saturate: bool) -> Any:

@@ -41,8 +41,15 @@ _RELAX_BINARY: dict[str, Callable[..., relax.Expr]] = {
 def binary(ctx: Context, node: Node) -> Value:
     if node.opset < 7:
         return _legacy_binary(ctx, node)
+    if node.op_type == "Mul" and ctx.rounds_activations and node.data().dtype == "float32":
+        return ctx.elementwise("multiply", _rounded_product, node.data(0), node.data(1))
     operands, _ = ctx.align(node.data(0), node.data(1))
     return ctx.emit(_RELAX_BINARY[node.op_type](*operands))
+
+
+def _rounded_product(a: Any, b: Any) -> Any:
+    """a * b, rounded before a sum takes it: where results are quantized, a last bit may become a whole code."""
+    return tirx.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", a * b)
 
 
 def _legacy_binary(ctx: Context, node: Node) -> Any:

@@ -1,8 +1,7 @@
-"""Quantized operators: exact integer sums (int32), results rounded half to even as the standard says."""
+"""QuantizeLinear, DequantizeLinear, DynamicQuantizeLinear: rounded half to even as the standard says."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +13,11 @@ from tvm_dyn.errors import UnsupportedOperatorError
 from tvm_dyn.frontend.context import Context
 from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.ops.cast import FORMATS, decode, encode
-from tvm_dyn.frontend.ops.conv import conv
-from tvm_dyn.frontend.ops.matmul import emit_matmul
 from tvm_dyn.frontend.registry import converter
-from tvm_dyn.frontend.value import Value, constant
+from tvm_dyn.frontend.value import Value
 
 op = relax.op
-_STORED = ("uint8", "int8", "uint16", "int16", "int32")
+STORED = ("uint8", "int8", "uint16", "int16", "int32")
 
 
 @converter("QuantizeLinear")
@@ -28,7 +25,7 @@ def quantize_linear(ctx: Context, node: Node) -> Any:
     """saturate(round(x / scale) + zero point), scales per tensor, per axis or per block."""
     x, scale, zero = node.data(0), node.data(1), node.input(2)
     dtype = _output_dtype(node, zero)
-    if dtype not in _STORED and dtype not in FORMATS:
+    if dtype not in STORED and dtype not in FORMATS:
         raise UnsupportedOperatorError(f"{node.label}: results of type {dtype} are not supported")
     dims = ctx.shape(x)
     pick = _granularity(ctx, node, len(dims))
@@ -53,7 +50,7 @@ def quantize_linear(ctx: Context, node: Node) -> Any:
 def dequantize_linear(ctx: Context, node: Node) -> Any:
     """(x - zero point) * scale."""
     x, scale, zero = node.data(0), node.data(1), node.input(2)
-    if x.dtype not in _STORED and x.dtype not in FORMATS:
+    if x.dtype not in STORED and x.dtype not in FORMATS:
         raise UnsupportedOperatorError(f"{node.label}: operands of type {x.dtype} are not supported")
     target = scale.dtype
     if node.attr("output_dtype", 0):
@@ -147,77 +144,10 @@ def dynamic_quantize_linear(ctx: Context, node: Node) -> list[Value]:
     return [ctx.emit_te(quantize, x, ctx.tensor(scale), ctx.tensor(zero)), scale, zero]
 
 
-# -- integer products ----------------------------------------------------------------------------------------
-
-
-@converter("MatMulInteger")
-def matmul_integer(ctx: Context, node: Node) -> Value:
-    a = _centred(ctx, node.data(0), node.input(2), -2)
-    b = _centred(ctx, node.data(1), node.input(3), -1)
-    return emit_matmul(ctx, a, b)
-
-
-@converter("ConvInteger")
-def conv_integer(ctx: Context, node: Node) -> Value:
-    x = _centred(ctx, node.data(0), node.input(2), 1)
-    w = _centred(ctx, node.data(1), node.input(3), 0)
-    return conv(ctx, dataclasses.replace(node, inputs=[x, w]))
-
-
-def _centred(ctx: Context, value: Value, zero: Value | None, axis: int) -> Value:
-    """value - zero point as int32; a zero point of more than one element belongs to `axis`."""
-    if value.is_const and (zero is None or zero.is_const):
-        array = value.array.astype("int32")
-        return constant(array if zero is None else array - _along(zero.array, array.ndim, axis).astype("int32"))
-    if zero is None or (zero.is_const and not zero.const.any()):
-        return ctx.emit(op.astype(ctx.tensor(value), "int32"))
-    table = _aligned(ctx, zero, ctx.rank(value), axis)
-    return ctx.elementwise("centred", lambda v, z: v.astype("int32") - z.astype("int32"), value, table)
-
-
-def _along(table: np.ndarray, rank: int, axis: int) -> np.ndarray:
-    if table.size == 1:
-        return table.reshape(())
-    return table.reshape([-1 if k == axis % rank else 1 for k in range(rank)]) if table.ndim == 1 else table
-
-
-def _aligned(ctx: Context, table: Value, rank: int, axis: int) -> Value:
-    """A vector of scales or zero points, shaped so that it broadcasts along `axis`."""
-    dims = ctx.shape(table)
-    if len(dims) != 1:
-        return table
-    shape = [dims[0] if k == axis % rank else 1 for k in range(rank)]
-    if table.is_const:
-        return constant(table.const.reshape(shape))
-    return ctx.emit(op.reshape(ctx.tensor(table), relax.ShapeExpr(shape)))
-
-
-@converter("QLinearMatMul")
-def qlinear_matmul(ctx: Context, node: Node) -> Value:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (node.data(k) for k in range(8))
-    total = emit_matmul(ctx, _centred(ctx, a, a_zero, -2), _centred(ctx, b, b_zero, -1))
-    rank = ctx.rank(total)
-    scales = [
-        _aligned(ctx, a_scale, rank, -2),
-        _aligned(ctx, b_scale, rank, -1),
-        _aligned(ctx, y_scale, rank, -2),
-    ]
-    return _requantized(ctx, total, scales, _aligned(ctx, y_zero, rank, -2))
-
-
-@converter("QLinearConv")
-def qlinear_conv(ctx: Context, node: Node) -> Value:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node.data(k) for k in range(8))
-    inputs = [_centred(ctx, x, x_zero, 1), _centred(ctx, w, w_zero, 0), node.input(8)]
-    total = conv(ctx, dataclasses.replace(node, inputs=inputs))
-    rank = ctx.rank(total)
-    return _requantized(ctx, total, [x_scale, _aligned(ctx, w_scale, rank, 1), y_scale], y_zero)
-
-
-def _requantized(ctx: Context, total: Value, scales: list[Value], zero: Value) -> Value:
+def requantized(ctx: Context, total: Value, scales: list[Value], zero: Value) -> Value:
     """round(total * scale * scale / result scale) + zero point, saturated to the type of the zero point."""
     dtype = zero.dtype
-    if dtype not in _STORED:
+    if dtype not in STORED:
         raise UnsupportedOperatorError(f"{ctx.label}: results of type {dtype} are not supported")
 
     def requantize(t: Any, a: Any, b: Any, y: Any, z: Any) -> Any:

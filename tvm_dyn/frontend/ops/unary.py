@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
@@ -106,6 +106,41 @@ def _sinh(x: Any) -> Any:
 @converter(*_FORMULAS)
 def unary(ctx: Context, node: Node) -> Any:
     return emit_unary(ctx, node.op_type.lower(), node.data(), lambda x: _FORMULAS[node.op_type](x, node.attr))
+
+
+# A minimax rational of 1 / (1 + e**-x) - 1/2 on [-18, 18] from Eigen, to 1.3e-7; odd and even powers from the highest.
+_SIGMOID_ODD = (
+    *(4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05),
+    *(8.51377133304701e-03, 0.248287947061529),
+)
+_SIGMOID_EVEN = (
+    *(6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06, 1.70198817374094e-03),
+    *(0.116817656904453, 0.993151921023180),
+)
+
+
+@converter("Sigmoid")
+def sigmoid(ctx: Context, node: Node) -> Any:
+    """In models that round what they compute, the rational that onnxruntime has too: there a difference in the last
+    bit becomes one of a whole code, which grows from layer to layer.
+    """
+    if not ctx.rounds_activations or node.data().dtype != "float32":
+        return NotImplemented
+
+    def rational(x: Any) -> Any:
+        bounded = _bounded(x, -18, 18)
+        square = bounded * bounded
+        odd, even = (_horner(powers, square) for powers in (_SIGMOID_ODD, _SIGMOID_EVEN))
+        return tirx.Select(tirx.isnan(x), x, _bounded(odd * bounded / even + _k(0.5, x), 0, 1))
+
+    return emit_unary(ctx, "sigmoid", node.data(), rational)
+
+
+def _horner(coefficients: Sequence[float], x: Any) -> Any:
+    value = _k(coefficients[0], x)
+    for coefficient in coefficients[1:]:
+        value = value * x + _k(coefficient, x)
+    return value
 
 
 @converter("Gelu")
