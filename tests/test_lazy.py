@@ -132,3 +132,26 @@ def test_arrays_do_not_change():
         xp.no_such_function  # noqa: B018
     with pytest.raises(ValueError, match="shape"):
         x + xp.asarray(normal(5))
+
+
+@pytest.mark.parametrize("rows, columns", [(1, 1), (3, 15), (5, 16), (7, 17), (2, 63), (4, 64), (3, 65), (9, 1000), (2, 5000)])
+def test_maps_of_whole_rows(rows, columns):
+    x = normal(rows, columns) * 5
+    exact = np.exp(x.astype("f8") - x.max(1, keepdims=True))
+    np.testing.assert_allclose(
+        xp.softmax(xp.asarray(x)).numpy(), exact / exact.sum(1, keepdims=True), rtol=5e-6, atol=1e-12
+    )
+    spread = np.sqrt(x.astype("f8").var(1, keepdims=True) + 1e-5)
+    expected = (x - x.astype("f8").mean(1, keepdims=True)) / spread
+    np.testing.assert_allclose(xp.standardize(xp.asarray(x)).numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_along_any_axis_and_of_special_values(axis):
+    x = normal(4, 5, 6)
+    e = np.exp(x - x.max(axis, keepdims=True))
+    np.testing.assert_allclose(xp.softmax(xp.asarray(x), axis).numpy(), e / e.sum(axis, keepdims=True), rtol=1e-5)
+    rows = np.float32([[1, np.nan, 2], [np.inf, 1, 2], [-np.inf, 0, 0]])
+    found = xp.softmax(xp.asarray(rows)).numpy()
+    assert np.isnan(found[:2, 0]).all()
+    np.testing.assert_allclose(found[2], [0, 0.5, 0.5])

@@ -32,6 +32,8 @@ _out = Console()
 _err = Console(stderr=True)
 
 
+_SUITES = ["dense", "attention", "norm", "conv", "models", "stream", "regret", "bytecode"]
+
 _threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -164,7 +166,7 @@ def info_command(model: str, dims: dict[str, Dim], as_json: bool) -> None:
 
 
 @main.command("bench")
-@click.argument("suite", type=click.Choice(["dense", "attention", "norm", "conv", "models", "stream", "regret", "bytecode"]))
+@click.argument("suite", type=click.Choice(_SUITES))
 @click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads of every contestant; default 1.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures.")
 @click.option("--case", "pattern", default="", help="Only cases whose name contains this.")

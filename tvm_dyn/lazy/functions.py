@@ -19,7 +19,7 @@ __all__ = [
     "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "logical_xor", "matrix_transpose",
     "max", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal", "permute_dims", "pow",
     "prod", "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "sign", "silu", "softmax", "sqrt",
-    "square", "squeeze", "std", "subtract", "sum", "sync", "take", "tanh", "trunc", "var", "where",
+    "square", "squeeze", "standardize", "std", "subtract", "sum", "sync", "take", "tanh", "trunc", "var", "where",
 ]  # fmt: skip
 
 Axis = int | Sequence[int] | None
@@ -133,8 +133,23 @@ erf, sigmoid, relu, gelu, silu, rsqrt = (_activation(op) for op in ("erf", "sigm
 def softmax(x: Any, axis: int = -1) -> Array:
     """exp(x) / sum(exp(x)) along an axis, from differences to the largest."""
     array = asarray(x)
+    if _is_row_of_float32(array, axis):
+        return Array(record.by_row("softmax", array._node))
     weights = exp(array - max(array, axis=axis, keepdims=True))
-    return weights * reciprocal(sum(weights, axis=axis, keepdims=True))
+    return weights / sum(weights, axis=axis, keepdims=True)
+
+
+def standardize(x: Any, epsilon: float = 1e-5, axis: int = -1) -> Array:
+    """(x - mean(x)) / sqrt(var(x) + epsilon) along an axis: a layer norm before its gain and shift."""
+    array = asarray(x)
+    if _is_row_of_float32(array, axis):
+        return Array(record.by_row("standardize", array._node, record.operand(float(epsilon), "float32")))
+    distance = array - mean(array, axis=axis, keepdims=True)
+    return distance / sqrt(mean(distance * distance, axis=axis, keepdims=True) + epsilon)
+
+
+def _is_row_of_float32(array: Array, axis: int) -> bool:
+    return array.dtype == "float32" and array.ndim > 0 and axis in (-1, array.ndim - 1) and array.size > 0
 
 
 # ---- reductions

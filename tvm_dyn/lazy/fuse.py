@@ -14,12 +14,17 @@ from collections.abc import Iterable, Sequence
 
 from tvm_dyn.lazy.graph import Node, Shape
 from tvm_dyn.runtime.bytecode.encode import ACCUMULATE
+from tvm_dyn.runtime.bytecode.isa import BY_ROW
 from tvm_dyn.runtime.bytecode.recipe import Layout
 
 MAX_NODES = 48
 """Nodes of a group: beyond, registers leave the first-level cache and more fusion saves nothing."""
 
 REDUCTIONS = frozenset(ACCUMULATE)
+
+
+_SPLITTING = frozenset({"find", "gather"}) | BY_ROW
+"""Operations, beside reductions, that ask where the columns begin."""
 
 
 class Group:
@@ -42,13 +47,16 @@ class Group:
         if node.op == "gather":
             return self._gathered(node)
         if self._fits_tile(node):
-            return Layout.TILE
+            by_row = node.op in BY_ROW and self.split not in (None, _split_of(node))
+            return None if by_row else Layout.TILE
+        if node.op in BY_ROW:
+            return None
         if self._fits_column(node):
             return Layout.COLUMN
         return Layout.ONE if self._fits_late(node) else None
 
     def add(self, node: Node, layout: Layout) -> None:
-        if (node.op in REDUCTIONS and layout is not Layout.ONE) or node.op in ("find", "gather"):
+        if (node.op in REDUCTIONS and layout is not Layout.ONE) or node.op in _SPLITTING:
             self.split = _split_of(node)
         self.nodes.append(node)
         self.layouts[id(node)] = layout

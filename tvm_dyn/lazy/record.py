@@ -122,6 +122,11 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
     return tuple(1 if axis in axes else extent for axis, extent in kept if keepdims or axis not in axes)
 
 
+def by_row(op: str, node: Node, *numbers: Node) -> Node:
+    """A map of the last axis as a whole, of float32; ``numbers`` are its parameters."""
+    return Node(op, (node, *numbers), node.dtype, node.shape, ("TILE", len(node.shape) - 1))
+
+
 def place_of_extreme(op: str, node: Node) -> Node:
     """Where in the last axis the maximum (``rmax``) or minimum (``rmin``) first occurs; that axis stays, as 1."""
     rank = len(node.shape)

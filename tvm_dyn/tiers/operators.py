@@ -43,6 +43,18 @@ def _softmax(call: Any) -> Run:
     return lambda x: lazy.softmax(x, axis=axis)
 
 
+def _layer_norm(call: Any) -> Run:
+    attrs = call.attrs
+    epsilon, center, scale = float(attrs.epsilon), bool(attrs.center), bool(attrs.scale)
+
+    def run(x: Array, gain: Array, shift: Array) -> Array:
+        result = lazy.standardize(x, epsilon)
+        result = result * gain if scale else result
+        return result + shift if center else result
+
+    return run
+
+
 def _cast(call: Any) -> Run:
     dtype = str(call.attrs.dtype)
     return lambda x: x.astype(dtype)
@@ -158,6 +170,7 @@ OPERATORS: dict[str, Make] = {
     "relax.min": _reduction(lazy.min),
     "relax.mean": _reduction(lazy.mean),
     "relax.nn.softmax": _softmax,
+    "relax.nn.layer_norm": _layer_norm,
     "relax.astype": _cast,
     "relax.permute_dims": _permute,
     "relax.expand_dims": _expand,
@@ -185,6 +198,9 @@ def supports(call: Any) -> bool:
         return False
     if name.startswith("relax.nn.conv"):
         return channels_first(call)
+    if name == "relax.nn.layer_norm":
+        last = call.args[0].ty.ndim - 1
+        return str(call.ty.dtype) in _REAL and [int(axis) for axis in call.attrs.axes] in ([-1], [last])
     if name.removeprefix("relax.") in _FLOAT_ONLY:
         return str(call.ty.dtype) in _REAL
     if name in ("relax.sum", "relax.mean"):  # numpy's are wider than Relax's

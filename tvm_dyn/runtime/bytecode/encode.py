@@ -112,6 +112,10 @@ class _Builder:
             args = (self._as_tile(args[0]), args[1])
             kinds = (Kind.COLUMN, Kind.FULL, Kind.COLUMN)
             self._emit(step.op, step.dtype, Mode.ROWS, value, args, kinds, Layout.COLUMN)
+        elif step.op in isa.BY_ROW:
+            args = (self._as_tile(args[0]), *args[1:])
+            kinds = (Kind.FULL, Kind.FULL, *[Kind.FIXED] * (len(args) - 1))
+            self._emit(step.op, step.dtype, Mode.ROWS, value, args, kinds, Layout.TILE)
         elif step.op == "gather":
             kinds = (Kind.FULL, Kind.FIXED, Kind.COLUMN)
             self._emit(isa.movement("gather", step.dtype), step.dtype, Mode.ROWS, value, args, kinds, Layout.TILE)

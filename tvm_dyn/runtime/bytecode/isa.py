@@ -37,8 +37,9 @@ _WRAPPING = {"int32": "uint32", "int64": "uint64"}
 
 @dataclass(frozen=True)
 class Opcode:
-    """A row of the table. ``kind`` is map, reduce, find, load or gather; ``inputs`` and ``output`` are TIR's dtypes.
+    """A row of the table.
 
+    kind: map, reduce, find, load, gather, or one of `BY_ROW`. inputs, output: TIR's dtypes.
     body: of a map, the element from the operands' elements; of a reduction, (total, element) -> total.
     identity: what a reduction starts from.
     """
@@ -77,7 +78,7 @@ def _is_nan(x: Any) -> Any:
     return (tirx.reinterpret(bits, x) & tirx.const(magnitude, bits)) > tirx.const(infinity, bits)
 
 
-def _maximum(a: Any, b: Any) -> Any:
+def maximum(a: Any, b: Any) -> Any:
     larger = _choose(a > b, a, b)
     return _choose(_is_nan(a), a, larger) if "float" in str(a.ty) else larger
 
@@ -119,7 +120,7 @@ _BINARY: dict[str, Body] = {
     "mul": lambda a, b: a * b,
     "sub": lambda a, b: a - b,
     "div": lambda a, b: a / b,
-    "max": _maximum,
+    "max": maximum,
     "min": _minimum,
 }
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "eq", "ne", "and", "or", "xor"})
@@ -164,6 +165,12 @@ _LOGICAL: dict[str, Body] = {
     "or": lambda a, b: a | b,
     "xor": lambda a, b: a ^ b,
 }
+
+BY_ROW = frozenset({"softmax", "standardize"})
+"""Maps of float32 that need the whole row: a tile from a tile, in one instruction each.
+
+softmax: exp(a - max(a)) over the sum of the same. standardize: (a - mean(a)) / sqrt(variance(a) + b).
+"""
 
 SUPER: dict[tuple[str, str], tuple[str, ...]] = {
     ("add", "relu"): ("vv", "vs"),
@@ -283,11 +290,13 @@ def _reductions() -> Iterator[Opcode]:
         wrapping = _WRAPPING.get(dtype, dtype)
         yield _reduction("rsum", dtype, wrapping, _BINARY["add"], 0)
         yield _reduction("rprod", dtype, wrapping, _BINARY["mul"], 1)
-        yield _reduction("rmax", dtype, dtype, _maximum, low)
+        yield _reduction("rmax", dtype, dtype, maximum, low)
         yield _reduction("rmin", dtype, dtype, _minimum, high)
-    yield _reduction("rsumsq", "float32", "float32", lambda total, x: total + x * x, 0)
+    yield _reduction("rsumsq", "float32", "float32", _BINARY["add"], 0)
     yield _reduction("rany", "bool", "uint8", _LOGICAL["or"], 0)
     yield _reduction("rall", "bool", "uint8", _LOGICAL["and"], 1)
+    yield Opcode(mnemonic("softmax", "float32"), "softmax", ("float32",), "float32", lambda x: x)
+    yield Opcode(mnemonic("standardize", "float32"), "standardize", ("float32",) * 2, "float32", lambda x, guard: x)
     for dtype in ARITHMETIC:
         yield Opcode(mnemonic("find", dtype), "find", (dtype, dtype), "int64", _matches)
 
@@ -346,6 +355,7 @@ def movement(name: str, dtype: str) -> str:
 def version() -> str:
     """A digest of everything the interpreter's code is made from."""
     here = Path(__file__).parent
-    sources = [here / "isa.py", here / "interpreter.py", here / "layout.py", here / "opcodes.py", here / "blocks.py"]
+    parts = ("isa.py", "interpreter.py", "layout.py", "opcodes.py", "blocks.py", "fold.py")
+    sources = [here / name for name in parts]
     sources += [here.parents[1] / "schedules" / name for name in ("llvm_math.py", "math.py", "emit.py")]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]

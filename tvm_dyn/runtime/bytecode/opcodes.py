@@ -10,13 +10,12 @@ from tvm.tirx import PrimFunc, Stmt, Var
 
 from tvm_dyn.runtime.bytecode import isa
 from tvm_dyn.runtime.bytecode.blocks import Block, internal
+from tvm_dyn.runtime.bytecode.fold import VECTORS, Fold
 from tvm_dyn.runtime.bytecode.isa import Opcode
 from tvm_dyn.runtime.bytecode.layout import STATUS, WORD, Record, Shape
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.emit import const
-
-_VECTORS = 4
-"""Vectors of float32 that a map computes at once."""
+from tvm_dyn.schedules.math import exp_negative
 
 INVOLVED = ("find", "load", "gather")
 """The kinds of opcodes that also look at the tile's place in the shape."""
@@ -44,7 +43,15 @@ class Operands:
 def opcode_function(opcode: Opcode, lanes: int) -> PrimFunc:
     """The function of an opcode; ``lanes``: elements of float32 in a vector of the target."""
     block, operands = Block(), Operands()
-    emitters = {"map": _map, "reduce": _reduce, "find": _find, "load": _load, "gather": _gather}
+    emitters = {
+        "map": _map,
+        "reduce": _reduce,
+        "find": _find,
+        "softmax": _softmax,
+        "standardize": _standardize,
+        "load": _load,
+        "gather": _gather,
+    }
     emitters[opcode.kind](opcode, block, operands, lanes)
     params = operands.involved if opcode.kind in INVOLVED else operands.simple
     return internal(opcode.mnemonic.replace(".", "_"), params, block.stmt())
@@ -53,7 +60,7 @@ def opcode_function(opcode: Opcode, lanes: int) -> PrimFunc:
 def _pieces(block: Block, extent: Expr, lanes: int, body: Callable[[Block, Expr, int], None]) -> None:
     """``body`` of (start, width) for every element below ``extent``: several vectors at once, one, then singles."""
     start: Expr = const(0)
-    for width in (lanes * _VECTORS, lanes, 1):
+    for width in (lanes * VECTORS, lanes, 1):
         count = block.let(emit.quotient(extent - start, width), "n")
         first = start
 
@@ -92,95 +99,24 @@ def _views(opcode: Opcode, block: Block, operands: Operands) -> list[tirx.Buffer
 
 def _reduce(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:
     d, a = _views(opcode, block, operands)
+    fold = Fold(opcode.output, opcode.identity, opcode.body, lanes)
+    squared = opcode.mnemonic.startswith("rsumsq")
+
+    def element_at(offset: Expr) -> Callable[[Expr], Expr]:
+        return lambda i: a[offset + i] * a[offset + i] if squared else a[offset + i]
 
     def row(inside: Block, o: Expr) -> None:
         offset = inside.let(o * operands.steps[1], "offset")
-        total = _fold(opcode, inside, operands.inner, lanes, lambda i: a[offset + i])
+        total = fold.emit(inside, operands.inner, element_at(offset))
         inside.store(d, total, o * operands.steps[0])
 
     block.loop(operands.outer, row)
 
 
-def _fold(opcode: Opcode, block: Block, extent: Expr, lanes: int, element: Callable[[Expr], Expr]) -> Expr:
-    """The reduction of ``element(i)`` for i below ``extent``: a total for each lane, halved until one is left."""
-    identity = tirx.const(opcode.identity, opcode.output)
-    combine = _combination(opcode)
-    wide, total = lanes * _VECTORS, block.scratch(1, opcode.output)
-    lane_totals = block.scratch(wide, opcode.output)
-    vectors = block.let(emit.quotient(extent, wide), "vectors")
-    done = block.let(vectors * wide, "done")
-    block.store(total, identity, 0)
-
-    def in_vectors(inside: Block) -> None:
-        inside.add(emit.vectorized(wide, lambda j: tirx.BufferStore(lane_totals, identity, [j])))
-
-        def step(innermost: Block, n: Expr) -> None:
-            innermost.add(
-                emit.vectorized(
-                    wide,
-                    lambda j: tirx.BufferStore(
-                        lane_totals, opcode.body(lane_totals[j], element(n * wide + j)), [j]
-                    ),
-                )
-            )
-
-        inside.loop(vectors, step)
-        _halve(inside, lane_totals, wide, lanes, combine)
-
-    block.when(vectors > 0, in_vectors)
-    single = block.let(emit.quotient(extent - done, lanes), "single")
-    block.when(
-        vectors < 1,
-        lambda inside: inside.add(
-            emit.vectorized(lanes, lambda j: tirx.BufferStore(lane_totals, identity, [j]))
-        ),
-    )
-    block.loop(
-        single,
-        lambda inside, n: inside.add(
-            emit.vectorized(
-                lanes,
-                lambda j: tirx.BufferStore(
-                    lane_totals, opcode.body(lane_totals[j], element(done + n * lanes + j)), [j]
-                ),
-            )
-        ),
-    )
-
-    def across(inside: Block) -> None:
-        _halve(inside, lane_totals, lanes, 1, combine)
-        inside.store(total, lane_totals[const(0)], 0)
-
-    block.when(extent >= lanes, across)
-    rest = block.let(done + single * lanes, "rest")
-    block.loop(
-        extent - rest, lambda inside, n: inside.store(total, opcode.body(total[const(0)], element(rest + n)), 0)
-    )
-    return total[const(0)]
-
-
-def _combination(opcode: Opcode) -> isa.Body:
-    """How two totals become one: as an element joins a total, unless elements are changed on their way."""
-    if opcode.mnemonic.startswith("rsumsq"):
-        return lambda a, b: a + b
-    return opcode.body
-
-
-def _halve(block: Block, totals: tirx.Buffer, lanes: int, until: int, combine: isa.Body) -> None:
-    while lanes > until:
-        lanes //= 2
-        half = lanes
-        block.add(
-            emit.vectorized(
-                lanes, lambda j, half=half: tirx.BufferStore(totals, combine(totals[j], totals[j + half]), [j])
-            )
-        )
-
-
 def _find(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:
     """The first column whose element is the row's value ``b``; vectors are searched as wholes."""
     d, a, b = _views(opcode, block, operands)
-    least = Opcode("", "reduce", ("int64",), "int64", isa.minimum_of_ints, identity=isa.NOT_FOUND)
+    least = Fold("int64", isa.NOT_FOUND, isa.minimum_of_ints, lanes // 2)
 
     def row(inside: Block, o: Expr) -> None:
         offset = inside.let(o * operands.steps[1], "offset")
@@ -190,9 +126,63 @@ def _find(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:
             missing = tirx.const(isa.NOT_FOUND, "int64")
             return tirx.Select(opcode.body(a[offset + i], b[wanted]), i + operands.column, missing)
 
-        inside.store(d, _fold(least, inside, operands.inner, lanes // 2, place), o * operands.steps[0])
+        inside.store(d, least.emit(inside, operands.inner, place), o * operands.steps[0])
 
     block.loop(operands.outer, row)
+
+
+def _softmax(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:
+    """Exponentials of the differences to the row's maximum, summed as they are written, over their sum."""
+    d, a = _views(opcode, block, operands)
+    # A NaN need not be the maximum: it makes the sum NaN, and with it the row.
+    largest = Fold("float32", float("-inf"), lambda most, x: tirx.Select(x > most, x, most), lanes)
+    total = Fold("float32", 0.0, lambda x, y: x + y, lanes)
+
+    def row(inside: Block, o: Expr) -> None:
+        source, target = inside.let(o * operands.steps[1], "source"), inside.let(o * operands.steps[0], "target")
+        most = largest.emit(inside, operands.inner, lambda i: a[source + i])
+
+        def weigh(i: Expr) -> Stmt:
+            return tirx.BufferStore(d, exp_negative(a[source + i] - most), [target + i])
+
+        weights = total.emit(inside, operands.inner, lambda i: d[target + i], weigh)
+        share = inside.let(tirx.const(1, "float32") / weights, "share")
+        _every(inside, operands.inner, lanes, lambda i: tirx.BufferStore(d, d[target + i] * share, [target + i]))
+
+    block.loop(operands.outer, row)
+
+
+def _standardize(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:
+    """Distances from the row's mean, over the root of their mean square and ``b``."""
+    d, a, b = _views(opcode, block, operands)
+    total = Fold("float32", 0.0, lambda x, y: x + y, lanes)
+
+    def row(inside: Block, o: Expr) -> None:
+        source, target = inside.let(o * operands.steps[1], "source"), inside.let(o * operands.steps[0], "target")
+        part = inside.let(tirx.const(1, "float32") / operands.inner.astype("float32"), "part")
+        mean = inside.let(total.emit(inside, operands.inner, lambda i: a[source + i]) * part, "mean")
+        squares = total.emit(
+            inside, operands.inner, lambda i: (a[source + i] - mean) * (a[source + i] - mean)
+        )
+        guard = b[o * operands.steps[2]]
+        scale = inside.let(tirx.const(1, "float32") / tirx.sqrt(squares * part + guard), "scale")
+        _every(
+            inside,
+            operands.inner,
+            lanes,
+            lambda i: tirx.BufferStore(d, (a[source + i] - mean) * scale, [target + i]),
+        )
+
+    block.loop(operands.outer, row)
+
+
+def _every(block: Block, extent: Expr, lanes: int, element: Callable[[Expr], Stmt]) -> None:
+    """``element(i)`` for every i below ``extent``."""
+
+    def piece(inside: Block, start: Expr, width: int) -> None:
+        inside.add(emit.vectorized(width, lambda j: element(start + j)))
+
+    _pieces(block, extent, lanes, piece)
 
 
 def _load(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:

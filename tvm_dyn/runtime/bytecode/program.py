@@ -74,10 +74,13 @@ class Program:
         self.addresses = (code.address, words.buffer_info()[0])
 
 
+_WHOLE_ROWS = frozenset({"find", "gather"}) | isa.BY_ROW
+
+
 def _tile(code: Code, rows: int, columns: int) -> tuple[int, int]:
     """Rows and columns of a tile. A row stays whole where it is reduced or small, else it is cut, one at a time."""
     needs_rows = any(
-        step.layout is Layout.COLUMN or step.op in ("find", "gather") for step in code.recipe.steps
+        step.layout is Layout.COLUMN or step.op in _WHOLE_ROWS for step in code.recipe.steps
     )
     if needs_rows:
         return max(1, ROW_TILE // max(columns, 1)), max(columns, 1)
