@@ -134,7 +134,9 @@ def test_arrays_do_not_change():
         x + xp.asarray(normal(5))
 
 
-@pytest.mark.parametrize("rows, columns", [(1, 1), (3, 15), (5, 16), (7, 17), (2, 63), (4, 64), (3, 65), (9, 1000), (2, 5000)])
+@pytest.mark.parametrize(
+    "rows, columns", [(1, 1), (3, 15), (5, 16), (7, 17), (2, 63), (4, 64), (3, 65), (9, 1000), (2, 5000)]
+)
 def test_maps_of_whole_rows(rows, columns):
     x = normal(rows, columns) * 5
     exact = np.exp(x.astype("f8") - x.max(1, keepdims=True))
@@ -144,6 +146,11 @@ def test_maps_of_whole_rows(rows, columns):
     spread = np.sqrt(x.astype("f8").var(1, keepdims=True) + 1e-5)
     expected = (x - x.astype("f8").mean(1, keepdims=True)) / spread
     np.testing.assert_allclose(xp.standardize(xp.asarray(x)).numpy(), expected, rtol=1e-4, atol=1e-5)
+    gain, shift = normal(columns, seed=1), normal(columns, seed=2)
+    found = xp.layer_norm(xp.asarray(x), gain, shift).numpy()
+    np.testing.assert_allclose(found, expected * gain + shift, rtol=1e-4, atol=1e-5)
+    views = xp.layer_norm(xp.asarray(x), np.repeat(gain, 2)[::2], np.broadcast_to(shift[:1], columns)).numpy()
+    np.testing.assert_allclose(views, expected * gain + shift[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])

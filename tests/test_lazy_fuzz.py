@@ -10,7 +10,7 @@ import pytest
 BINARY = ["add", "subtract", "multiply", "divide", "maximum", "minimum", "equal", "less", "greater_equal", "pow",
           "logical_and", "where", "matmul", "atan2"]  # fmt: skip
 UNARY = ["exp", "log", "tanh", "sqrt", "abs", "negative", "square", "floor", "round", "sign", "isnan", "erf", "gelu",
-         "sigmoid", "relu", "softmax", "logical_not", "sin"]  # fmt: skip
+         "sigmoid", "relu", "softmax", "standardize", "logical_not", "sin"]  # fmt: skip
 REDUCE = ["sum", "max", "min", "prod", "any", "all", "argmax", "argmin", "mean", "var", "std", "cumulative_sum"]
 DTYPES = ["float32", "float32", "float64", "int32", "int64", "bool", "float16"]
 EXTENTS = [0, 1, 2, 3, 7, 16, 63, 64, 65, 130]

@@ -16,7 +16,7 @@ from tvm_dyn.lazy.graph import leaf
 __all__ = [
     "abs", "add", "all", "any", "argmax", "argmin", "asarray", "astype", "broadcast_to", "ceil", "clip",
     "divide", "equal", "erf", "exp", "expand_dims", "floor", "gelu", "greater", "greater_equal", "isnan",
-    "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "logical_xor", "matrix_transpose",
+    "layer_norm", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "logical_xor", "matrix_transpose",
     "max", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal", "permute_dims", "pow",
     "prod", "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "sign", "silu", "softmax", "sqrt",
     "square", "squeeze", "standardize", "std", "subtract", "sum", "sync", "take", "tanh", "trunc", "var", "where",
@@ -146,6 +146,24 @@ def standardize(x: Any, epsilon: float = 1e-5, axis: int = -1) -> Array:
         return Array(record.by_row("standardize", array._node, record.operand(float(epsilon), "float32")))
     distance = array - mean(array, axis=axis, keepdims=True)
     return distance / sqrt(mean(distance * distance, axis=axis, keepdims=True) + epsilon)
+
+
+def layer_norm(x: Any, gain: Any, shift: Any, epsilon: float = 1e-5) -> Array:
+    """`standardize` along the last axis, times ``gain``, plus ``shift``: one number for each place in the row."""
+    array, factor, term = asarray(x), asarray(gain), asarray(shift)
+    if _is_row_of_float32(array, -1) and _is_row(factor, array) and _is_row(term, array):
+        guard = record.operand(float(epsilon), "float32")
+        return Array(record.by_row("layer_norm", array._node, guard, factor._node, term._node))
+    return add(multiply(standardize(array, epsilon), factor), term)
+
+
+def _is_row(values: Array, beside: Array) -> bool:
+    """Whether the values lie in memory as one row of ``beside``."""
+    node = values._node
+    return (
+        node.is_computed and node.value.flags.c_contiguous and node.dtype == "float32"
+        and node.shape == beside.shape[-1:]
+    )  # fmt: skip
 
 
 def _is_row_of_float32(array: Array, axis: int) -> bool:

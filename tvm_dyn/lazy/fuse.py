@@ -23,7 +23,7 @@ MAX_NODES = 48
 REDUCTIONS = frozenset(ACCUMULATE)
 
 
-_SPLITTING = frozenset({"find", "gather"}) | BY_ROW
+_SPLITTING = frozenset({"find", "gather", *BY_ROW})
 """Operations, beside reductions, that ask where the columns begin."""
 
 

@@ -48,6 +48,8 @@ def _layer_norm(call: Any) -> Run:
     epsilon, center, scale = float(attrs.epsilon), bool(attrs.center), bool(attrs.scale)
 
     def run(x: Array, gain: Array, shift: Array) -> Array:
+        if scale and center:
+            return lazy.layer_norm(x, gain, shift, epsilon)
         result = lazy.standardize(x, epsilon)
         result = result * gain if scale else result
         return result + shift if center else result

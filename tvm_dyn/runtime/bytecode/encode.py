@@ -13,7 +13,7 @@ from array import array
 from typing import NamedTuple
 
 from tvm_dyn.runtime.bytecode import isa
-from tvm_dyn.runtime.bytecode.layout import MAX_SLOTS, Kind, Mode
+from tvm_dyn.runtime.bytecode.layout import MAX_SLOTS, OPERANDS, Kind, Mode
 from tvm_dyn.runtime.bytecode.peephole import join_pairs
 from tvm_dyn.runtime.bytecode.recipe import Layout, Recipe, Step
 from tvm_dyn.runtime.bytecode.registers import assign
@@ -281,7 +281,7 @@ def _values(recipe: Recipe) -> int:
 
 def _words(instruction: Instruction, slots: dict[int, int]) -> list[int]:
     places = [slots[value] for value in (instruction.target, *instruction.args)]
-    padding = [0] * (4 - len(places))
+    padding = [0] * (OPERANDS - len(places))
     return [
         isa.NUMBER[instruction.mnemonic], instruction.mode, *places, *padding, *instruction.kinds, *padding,
     ]  # fmt: skip

@@ -52,8 +52,9 @@ class Fold:
             inside.add(emit.vectorized(width, lambda j: tirx.BufferStore(totals, identity, [j])))
 
         def join(inside: Block, start: Expr, width: int) -> None:
-            if before:
-                inside.add(emit.vectorized(width, lambda j: before(start + j)))
+            if before is not None:
+                prepare = before
+                inside.add(emit.vectorized(width, lambda j: prepare(start + j)))
             inside.add(
                 emit.vectorized(
                     width,

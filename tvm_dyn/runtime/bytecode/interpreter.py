@@ -34,6 +34,7 @@ from tvm_dyn.runtime.bytecode.cache import ENTRY
 from tvm_dyn.runtime.bytecode.layout import (
     ARENA_HEAD,
     MAX_SLOTS,
+    OPERANDS,
     WORD,
     Code,
     Field,
@@ -146,9 +147,9 @@ def _dispatch(block: Block, context: _Context, number: Expr, opcodes: list[Globa
     start = block.let(const(Code.INSTRUCTIONS) + number * const(Field.SIZE), "start")
     opcode = block.let(code[start + Field.OPCODE], "opcode")
     mode = block.let(code[start + Field.MODE], "mode")
-    slots = [block.let(code[start + Field.SLOTS + n], "slot") for n in range(4)]
+    slots = [block.let(code[start + Field.SLOTS + n], "slot") for n in range(OPERANDS)]
     addresses = [block.let(context.slots[slot], "address") for slot in slots]
-    kinds = [code[start + Field.KINDS + n] for n in range(4)]
+    kinds = [code[start + Field.KINDS + n] for n in range(OPERANDS)]
     steps = [
         block.let((kind & 1) * columns + tirx.truncdiv(kind, const(2)), "step") for kind in kinds
     ]

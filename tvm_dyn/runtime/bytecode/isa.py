@@ -166,10 +166,11 @@ _LOGICAL: dict[str, Body] = {
     "xor": lambda a, b: a ^ b,
 }
 
-BY_ROW = frozenset({"softmax", "standardize"})
-"""Maps of float32 that need the whole row: a tile from a tile, in one instruction each.
+BY_ROW = {"softmax": 1, "standardize": 2, "layer_norm": 4}
+"""Maps of float32 that need the whole row, a tile from a tile in one instruction each, with their operands' number.
 
 softmax: exp(a - max(a)) over the sum of the same. standardize: (a - mean(a)) / sqrt(variance(a) + b).
+layer_norm: the same * c + e, where c and e are rows.
 """
 
 SUPER: dict[tuple[str, str], tuple[str, ...]] = {
@@ -295,8 +296,8 @@ def _reductions() -> Iterator[Opcode]:
     yield _reduction("rsumsq", "float32", "float32", _BINARY["add"], 0)
     yield _reduction("rany", "bool", "uint8", _LOGICAL["or"], 0)
     yield _reduction("rall", "bool", "uint8", _LOGICAL["and"], 1)
-    yield Opcode(mnemonic("softmax", "float32"), "softmax", ("float32",), "float32", lambda x: x)
-    yield Opcode(mnemonic("standardize", "float32"), "standardize", ("float32",) * 2, "float32", lambda x, guard: x)
+    for name, count in BY_ROW.items():
+        yield Opcode(mnemonic(name, "float32"), name, ("float32",) * count, "float32", lambda *operands: operands)
     for dtype in ARITHMETIC:
         yield Opcode(mnemonic("find", dtype), "find", (dtype, dtype), "int64", _matches)
 

@@ -25,14 +25,18 @@ class Code(IntEnum):
     INSTRUCTIONS = 4
 
 
+OPERANDS = 5
+"""Slots that an instruction names: of its result, and of up to four operands."""
+
+
 class Field(IntEnum):
     """The words of an instruction: opcode, mode, slots of destination and operands, kinds of the same."""
 
     OPCODE = 0
     MODE = 1
     SLOTS = 2
-    KINDS = 6
-    SIZE = 10
+    KINDS = SLOTS + OPERANDS
+    SIZE = KINDS + OPERANDS
 
 
 class Shape(IntEnum):

@@ -25,9 +25,9 @@ class Operands:
     """The parameters of an opcode's function."""
 
     def __init__(self) -> None:
-        self.addresses = [Var(name, "int64") for name in "dabc"]
+        self.addresses = [Var(name, "int64") for name in "dabce"]
         self.outer, self.inner = Var("outer", "int64"), Var("inner", "int64")
-        self.steps = [Var(f"k{name}", "int64") for name in "dabc"]
+        self.steps = [Var(f"k{name}", "int64") for name in "dabce"]
         self.shape, self.record = Var("shape", "int64"), Var("record", "int64")
         self.row, self.column, self.arena = Var("row", "int64"), Var("column", "int64"), Var("arena", "int64")
 
@@ -49,6 +49,7 @@ def opcode_function(opcode: Opcode, lanes: int) -> PrimFunc:
         "find": _find,
         "softmax": _softmax,
         "standardize": _standardize,
+        "layer_norm": _standardize,
         "load": _load,
         "gather": _gather,
     }
@@ -153,8 +154,8 @@ def _softmax(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> No
 
 
 def _standardize(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:
-    """Distances from the row's mean, over the root of their mean square and ``b``."""
-    d, a, b = _views(opcode, block, operands)
+    """Distances from the row's mean, over the root of their mean square and a guard; then by a gain, to a shift."""
+    d, a, guards, *affine = _views(opcode, block, operands)
     total = Fold("float32", 0.0, lambda x, y: x + y, lanes)
 
     def row(inside: Block, o: Expr) -> None:
@@ -164,14 +165,14 @@ def _standardize(opcode: Opcode, block: Block, operands: Operands, lanes: int) -
         squares = total.emit(
             inside, operands.inner, lambda i: (a[source + i] - mean) * (a[source + i] - mean)
         )
-        guard = b[o * operands.steps[2]]
+        guard = guards[o * operands.steps[2]]
         scale = inside.let(tirx.const(1, "float32") / tirx.sqrt(squares * part + guard), "scale")
-        _every(
-            inside,
-            operands.inner,
-            lanes,
-            lambda i: tirx.BufferStore(d, (a[source + i] - mean) * scale, [target + i]),
-        )
+
+        def element(i: Expr) -> Stmt:
+            value = (a[source + i] - mean) * scale
+            return tirx.BufferStore(d, value * affine[0][i] + affine[1][i] if affine else value, [target + i])
+
+        _every(inside, operands.inner, lanes, element)
 
     block.loop(operands.outer, row)
 

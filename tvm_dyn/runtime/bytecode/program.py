@@ -74,7 +74,7 @@ class Program:
         self.addresses = (code.address, words.buffer_info()[0])
 
 
-_WHOLE_ROWS = frozenset({"find", "gather"}) | isa.BY_ROW
+_WHOLE_ROWS = frozenset({"find", "gather", *isa.BY_ROW})
 
 
 def _tile(code: Code, rows: int, columns: int) -> tuple[int, int]:
