@@ -11,7 +11,9 @@ ROOT = Path(__file__).parent
 TORCH = ["torch==2.13.0", "onnxscript>=0.7", "transformers>=5.0,<6"]
 BENCH = ["onnxruntime>=1.20", "openvino>=2025.0", *TORCH]
 REPORT = ["matplotlib>=3.8"]
+RPC = ["tornado>=6.0"]
 TEST = [
+    *RPC,
     "pytest>=8.0",
     "pytest-xdist>=3.5",
     "pytest-timeout>=2.3",

@@ -114,6 +114,7 @@ def tune(
     trials: int = 64,
     budget: str | float | None = None,
     progress: Callable[[Status], None] | None = None,
+    tracker: tuple[str, str] | None = None,
 ) -> TuningReport:
     """Measure candidates for the backbones of a model, once for all shapes; `compile` with the same database uses them.
 
@@ -122,6 +123,7 @@ def tune(
     default all that ``dims`` allow, alike. trials: candidates to measure of each backbone, at most, those that the
     database knows included. budget: of time, in seconds or as "90s", "10min", "1h"; the search ends sooner where more
     no longer pays. progress: called after each candidate. Ctrl-C ends the search; the report says so.
+    tracker: ("host:port", key) of a TVM RPC tracker whose servers measure, all at once; by default this machine does.
 
     Raises `TuningError` on a profile, budget or target that does not do, `DatabaseError`, and as `compile` does.
     """
@@ -130,8 +132,9 @@ def tune(
     seconds = session.parse_budget(budget)
     module = import_model(model, dims)
     known = session.TuningDatabase(database)
+    shown = progress or (lambda status: None)
     return session.tune_module(
-        module, target or host_target(), known, _profile(profile), trials, seconds, progress or (lambda status: None)
+        module, target or host_target(), known, _profile(profile), trials, seconds, shown, tracker
     )
 
 

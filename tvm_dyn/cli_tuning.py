@@ -38,14 +38,34 @@ _database_argument = click.argument("database", type=click.Path(exists=True, fil
 @click.option("--profile", type=click.Path(exists=True, dir_okay=False), help="Shapes that matter: .csv or .json.")
 @click.option("--budget", help="Time to spend: 90s, 10m, 1h; by default until measuring more no longer pays.")
 @click.option("--trials", type=click.IntRange(min=1), default=64, show_default=True, help="Candidates per backbone.")
+@click.option("--tracker", metavar="HOST:PORT", help="A TVM RPC tracker whose servers measure; needs --key.")
+@click.option("--key", help="The servers' key.")
 @json_option
 def tune_command(
-    model: str, database: str, dims: dict[str, Dim], profile: str | None, budget: str | None, trials: int, as_json: bool
+    model: str,
+    database: str,
+    dims: dict[str, Dim],
+    profile: str | None,
+    budget: str | None,
+    trials: int,
+    tracker: str | None,
+    key: str | None,
+    as_json: bool,
 ) -> None:
     """Measure candidates for the backbones of MODEL (.onnx), once for all shapes; Ctrl-C keeps what was measured."""
+    if (tracker is None) != (key is None):
+        raise click.BadParameter("a tracker and the key of its servers go together", param_hint="--tracker")
+    servers = (tracker, key) if tracker and key else None
     with clear_errors(), _live_table() as show:
         report = api.tune(
-            model, dims=dims, database=database, profile=profile, budget=budget, trials=trials, progress=show
+            model,
+            dims=dims,
+            database=database,
+            profile=profile,
+            budget=budget,
+            trials=trials,
+            progress=show,
+            tracker=servers,
         )
     if as_json:
         click.echo(json.dumps(_finite(dataclasses.asdict(report)), indent=2))

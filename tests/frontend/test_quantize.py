@@ -45,13 +45,14 @@ def test_integer_matmul_is_exact_over_long_sums():
     )
 
 
+@pytest.mark.parametrize("zero", [np.uint8(128), np.uint8(3), codes("uint8", 64)])
 @pytest.mark.parametrize(("depth", "columns"), [(4, 1), (8, 63), (64, 64), (12, 65), (384, 130), (7, 64)])
-def test_constant_weights_meet_codes_in_whole_and_partial_tiles(depth, columns):
+def test_constant_weights_meet_codes_in_whole_and_partial_tiles(depth, columns, zero):
     """Tiles have 6, 2 and 1 rows and 64 columns; a task has 48 rows."""
     model = parse(
         f"g (uint8[b,n,{depth}] a, uint8 z) => (int32[b,n,{columns}] y) {{ y = MatMulInteger(a, w, z, q) }}",
         w=codes("uint8", depth, columns),
-        q=np.uint8(128),
+        q=np.resize(zero, columns) if zero.ndim else zero,
     )
     calls = [[codes("uint8", b, n, depth), np.array(z, "uint8")] for b, n, z in ROWS]
     assert_equal(model, *calls)

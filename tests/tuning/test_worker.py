@@ -6,10 +6,13 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 from tuning_cases import TARGET, product, trace_of
 from tvm import te, tirx
 
+from tvm_dyn.schedules.packed_weights import pack, with_transforms
+from tvm_dyn.schedules.window import Axis
 from tvm_dyn.tuning.pool import LocalPool
 from tvm_dyn.tuning.records import StoredWorkload, trace_json
 from tvm_dyn.tuning.worker import JobFailure, Worker, WorkerFailure
@@ -80,3 +83,15 @@ def test_a_trace_that_does_not_fit_does_not_build(pool):
     trace[0][1][1][1] = '"PackedTile"'
     ((_, outcome),) = pool.evaluate(StoredWorkload.of(backbone), [trace], [[(7,)]])
     assert isinstance(outcome, str) and "does not build" in outcome
+
+
+def test_random_panels_of_small_windows_hold_their_transforms():
+    extent = tirx.Var("h", "int64")
+    axis = Axis(extent, extent, kernel=3, stride=1, dilation=1, before=1, after=1)
+    weight = np.random.default_rng(0).standard_normal((64, 32, 3, 3)).astype("float32")
+    packed = pack(weight, [axis, axis], TARGET)
+    spoilt = packed.copy()
+    spoilt[:, 9:] = 0
+    assert packed.shape[1] == 45
+    np.testing.assert_allclose(with_transforms(spoilt), packed, rtol=1e-5, atol=1e-6)
+    assert with_transforms(packed[:, :9]).shape[1] == 9

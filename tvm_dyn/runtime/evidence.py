@@ -82,8 +82,8 @@ class Evidence:
     def challenger(self, point: Point, tree: Tree, predict: Callable[[], Sequence[float]]) -> int | None:
         """The variant to pair next with the one that ``tree`` takes, None where all that may win have had their pairs.
 
-        predict: times of all variants, asked for where there is a choice: of those with as many pairs the one that is
-        predicted best comes first.
+        It is the one that did best against that one at this point, else at others, else by what ``predict`` says of
+        the times of all.
         """
         base = decide(tree, point.extents)
         pairs = {n: point.pairs(base, n) for n in range(self.variants) if n != base}
@@ -91,7 +91,14 @@ class Evidence:
         if len(waiting) < 2:
             return waiting[0] if waiting else None
         predicted = predict()
-        return min(waiting, key=lambda n: predicted[n] * 2 ** len(pairs[n]))
+
+        def score(n: int) -> float:
+            elsewhere = [statistics.median(known) for p in self.points.values() if (known := p.pairs(base, n))]
+            if pairs[n] or elsewhere:
+                return statistics.median(pairs[n] or elsewhere)
+            return math.log(predicted[n] / predicted[base])
+
+        return min(waiting, key=score)
 
     def better(self, tree: Tree, max_leaves: int) -> Tree | None:
         """A tree that beats ``tree`` where it was paired, by a mean of 1 % of the calls' time; None without."""

@@ -171,13 +171,14 @@ class Library:
         folder: str | os.PathLike[str] | None = None,
         *,
         every: int = 64,
-        budget_ms: float = 2.0,
+        budget_ms: float = 4.0,
         model: CostModel | None = None,
     ) -> Refinement:
         """Measure some calls from now on, and exchange decision tables that lose; see `refine.Refinement`.
 
         folder: keeps what was measured, such as the tuning database the library was compiled with; None: nothing does.
-        every: one call in so many is measured; it may take ``budget_ms`` longer. model: predicts at first; by default
+        every: one call in so many is measured; it may take ``budget_ms`` longer, so that
+        kernels that take more than a sixth of that are left as they are. model: predicts at first; by default
         the closed forms for this machine. Results of calls are the same, but where variants add up in another order.
         """
         from .cost_model import CostModel

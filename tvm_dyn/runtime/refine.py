@@ -56,7 +56,7 @@ class Budget:
     """What refinement may cost. every: one call in so many is measured. seconds: that such a call may take longer."""
 
     every: int = 64
-    seconds: float = 2e-3
+    seconds: float = 4e-3
 
     def __post_init__(self) -> None:
         if self.every < 1 or not (math.isfinite(self.seconds) and self.seconds > 0):
@@ -130,9 +130,10 @@ class Refinement:
         self._measuring = threading.Lock()
         self._fitting: threading.Thread | None = None
         self._samples: list[Sample] = []
+        self._predictions: dict[tuple, list[float]] = {}
         self._fresh_pairs = 0
         self._deadline, self._dims = 0.0, {}
-        self._visits, self._first_visit = 0, 0
+        self._visits, self._first_visit, self._challenged = 0, 0, False
         self._random = random.Random(0)
         self._fault: BaseException | None = None
         if self._file is not None:
@@ -147,7 +148,7 @@ class Refinement:
         """Run one call with measurements, where the dims are these; by ``otherwise`` while another thread measures."""
         if not self._measuring.acquire(blocking=False):
             return otherwise(*tensors)
-        pairs = self.progress.pairs
+        self._challenged = False
         try:
             self._dims = dims
             self._deadline = time.perf_counter() + self.budget.seconds
@@ -159,8 +160,8 @@ class Refinement:
             result = self._main(*tensors)
         finally:
             # Where there is nothing left to find out, looking for it becomes rare.
-            found = self.progress.pairs > pairs
-            self._interval = self.budget.every if found else min(2 * self._interval, _RAREST * self.budget.every)
+            rarer = min(2 * self._interval, _RAREST * self.budget.every)
+            self._interval = self.budget.every if self._challenged else rarer
             self._next_call = self._calls + self._interval
             self._measuring.release()
         if self._fresh_pairs >= _REFIT_PAIRS and (self._fitting is None or not self._fitting.is_alive()):
@@ -220,6 +221,7 @@ class Refinement:
         )
         if challenger is None:
             return
+        self._challenged = True
         base = watched.table.decide(extents)
         calls = [_call(kernel, args, {**outputs, place: watched.fixed[n]}) for n in (base, challenger)]
         pair = _paired(calls, self._deadline)
@@ -246,9 +248,29 @@ class Refinement:
         del self._samples[:-_SAMPLES]
 
     def _predicted(self, group: Group, extents: Mapping[str, int]) -> Sequence[float]:
-        if not has_form(group.variants[0], self._model.machine):
-            return [1.0] * len(group.variants)
-        return self._model.seconds(group.variants, [extents], self._threads)[0].tolist()
+        """Times of all variants of a group: what the model said when it was fitted, else by the closed form."""
+        key = (group.name, *extents.values())
+        if key not in self._predictions:
+            known = has_form(group.variants[0], self._model.machine)
+            quick = CostModel(self._model.machine, self._model.hardware)
+            seconds = quick.seconds(group.variants, [extents], self._threads)[0].tolist() if known else None
+            self._predictions[key] = seconds or [1.0] * len(group.variants)
+        return self._predictions[key]
+
+    def _learn(self, samples: Sequence[Sample]) -> None:
+        """Fit the model again, and predict anew for the shapes that it learned from."""
+        model = CostModel.fit(samples, self._model.machine, self._model.hardware)
+        variants = {sample.variant for sample in samples}
+        predictions: dict[tuple, list[float]] = {}
+        for watched in self._watched.values():
+            group = watched.group
+            if variants.isdisjoint(group.variants):
+                continue
+            shapes = {tuple(s.extents.items()) for s in samples if s.variant in group.variants}
+            found = model.seconds(group.variants, [dict(shape) for shape in shapes], self._threads)
+            for shape, seconds in zip(shapes, found, strict=True):
+                predictions[(group.name, *(value for _, value in shape))] = seconds.tolist()
+        self._model, self._predictions = model, predictions
 
     def _refit(self) -> None:
         """Learn from what was measured, and exchange the tables that lost."""
@@ -261,7 +283,7 @@ class Refinement:
                     table.exchange(tree)
                     self.progress.exchanges += 1
             if samples:
-                self._model = CostModel.fit(samples, self._model.machine, self._model.hardware)
+                self._learn(samples)
             if self._file is not None:
                 self._remember()
         except Exception as error:  # on a thread of its own: `settle` raises it

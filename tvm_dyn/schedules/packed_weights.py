@@ -48,3 +48,12 @@ def _may_filter(filters: int, channels: int, axes: Sequence[Axis], target: Targe
         and min(filters, channels) >= hardware.lanes(target, "float32")
         and size <= (hardware.cache_bytes(target, 3) // 2)
     )
+
+
+def with_transforms(panels: np.ndarray) -> np.ndarray:
+    """Any panels [panel, tap, c, column] with what follows nine taps made the transform of these, as `pack` does."""
+    if panels.ndim != 4 or panels.shape[1] != 9 + winograd.IN**2:
+        return panels
+    taps = panels[:, :9].transpose(1, 0, 2, 3)
+    more = winograd.transformed(taps.reshape(3, 3, *taps.shape[1:])).astype(panels.dtype)
+    return np.ascontiguousarray(np.concatenate([taps, more]).transpose(1, 0, 2, 3))

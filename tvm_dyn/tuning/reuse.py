@@ -88,6 +88,5 @@ def _search(task: BackboneTask, records: Sequence[Record], conditions: Condition
         calls[min(range(len(shapes)), key=lambda n: distance(place.extents, shapes[n]))] += place.calls
     met = [TaskPoint((), extents, count) for extents, count in zip(shapes, calls, strict=True) if count]
     search = TaskSearch(replace(task, points=tuple(met)))
-    search.add_variants([record.variant for record in records if record.variant])
     search.restore(records, conditions)
     return search

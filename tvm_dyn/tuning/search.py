@@ -138,7 +138,8 @@ class TaskSearch:
         return float(rates.max()) / 1e9
 
     def restore(self, records: Sequence[Record], conditions: Conditions) -> None:
-        """Take over what the database knows."""
+        """Take over what the database knows, also of tiles beyond the space."""
+        self.add_variants([known.variant for known in records if known.variant])
         by_trace = {digest(c.trace): c for c in self.candidates}
         for known in records:
             candidate = by_trace.get(digest(known.trace_json))

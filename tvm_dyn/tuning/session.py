@@ -14,7 +14,7 @@ from tvm_dyn import hardware
 from tvm_dyn.errors import TuningError
 from tvm_dyn.tuning.choose import choose
 from tvm_dyn.tuning.database import TuningDatabase
-from tvm_dyn.tuning.pool import LocalPool
+from tvm_dyn.tuning.pool import LocalPool, TrackedPool
 from tvm_dyn.tuning.profile import ShapeProfile
 from tvm_dyn.tuning.search import TaskSearch
 from tvm_dyn.tuning.tasks import extract_backbone_tasks
@@ -63,17 +63,22 @@ def tune_module(
     trials: int,
     budget: float | None,
     progress: Callable[[Status], None],
+    tracker: tuple[str, str] | None = None,
 ) -> TuningReport:
-    """Tune the backbones of an imported model; arguments as in `tvm_dyn.tune`, ``budget`` in seconds."""
-    if not hardware.runs_here(target):
+    """Tune the backbones of an imported model; arguments as in `tvm_dyn.tune`, ``budget`` in seconds, ``tracker`` an
+    address and a key.
+    """
+    if tracker is None and not hardware.runs_here(target):
         raise TuningError(f"candidates are run, and this machine cannot run code for {target}: tune on such a machine")
     if trials < 1:
         raise TuningError(f"trials={trials}: measure at least one candidate of each backbone")
     start = time.monotonic()
-    with LocalPool(target) as pool:  # its workers import TVM while the model is read
+    with LocalPool(target) if tracker is None else TrackedPool(target, *tracker) as pool:
         tasks = extract_backbone_tasks(module, target, profile)
         spent = time.monotonic() - start
-        tuner = Tuner(tasks, target, database, trials, None if budget is None else budget - spent, progress)
+        left = None if budget is None else budget - spent
+        machine = None if tracker is None else f"servers for the key {tracker[1]!r}"
+        tuner = Tuner(tasks, target, database, trials, left, progress, machine)
         tuner.run(pool)
     reports = tuple(_report(search, tuner) for search in tuner.searches)
     return TuningReport(reports, tuner.measured, time.monotonic() - start, tuner.interrupted)

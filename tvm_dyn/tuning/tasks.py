@@ -113,7 +113,7 @@ def tasks_of_kernels(mod: tvm.IRModule, target: Target, profile: ShapeProfile | 
             for shape, weight in zip(shapes, profile.weights, strict=True):
                 case = at_call(call, func, shape)
                 if case is not None:
-                    task.add(case, own, weight)
+                    task.add(*_place(case, own, parts[1], space), weight)
     tasks = [task.finished() for task in found if task.calls]
     return sorted(tasks, key=lambda task: -sum(p.calls * p.operations for p in task.points))
 
@@ -134,6 +134,21 @@ def _calls(mod: tvm.IRModule) -> dict[ir.GlobalVar, list[relax.Call]]:
     return found
 
 
+def _place(case: Extents, own: Space, backbone: PrimFunc, space: Space) -> tuple[tuple[int, ...], dict[str, int]]:
+    """(values of the backbone's symbols, extents by name) of a call of a kernel.
+
+    own: the decisions about the kernel, in whose variables ``case`` is; space: those about its backbone, which shares
+    these variables or has some that are extents themselves.
+    """
+    extents = {name: int(evaluate(extent, case)) for name, extent in own.extents.items()}
+    named = {extent: extents[name] for name, extent in space.extents.items()}
+    values = [
+        case[symbol] if symbol in case else next(v for extent, v in named.items() if extent.same_as(symbol))
+        for symbol in symbols_of(backbone)
+    ]
+    return tuple(values), extents
+
+
 class _Found:
     """A task while its calls are collected."""
 
@@ -142,17 +157,10 @@ class _Found:
         self.kernels: list[str] = []
         self.calls: dict[tuple[tuple[int, ...], tuple[tuple[str, int], ...]], float] = defaultdict(float)
 
-    def add(self, case: Extents, own: Space, weight: float) -> None:
-        """Count a call. own: the decisions about the kernel, in whose variables ``case`` is."""
-        extents = {name: int(evaluate(extent, case)) for name, extent in own.extents.items()}
-        if min(extents.values()) < 1:
-            return
-        named = {extent: extents[name] for name, extent in self.space.extents.items()}
-        values = tuple(
-            case[symbol] if symbol in case else next(v for extent, v in named.items() if extent.same_as(symbol))
-            for symbol in symbols_of(self.backbone)
-        )
-        self.calls[values, tuple(extents.items())] += weight
+    def add(self, values: tuple[int, ...], extents: Mapping[str, int], weight: float) -> None:
+        """Count a call."""
+        if min(extents.values()) > 0:
+            self.calls[values, tuple(extents.items())] += weight
 
     def finished(self) -> BackboneTask:
         points = [TaskPoint(values, dict(extents), calls) for (values, extents), calls in self.calls.items()]

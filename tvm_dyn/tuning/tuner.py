@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tvm.target import Target
@@ -55,7 +55,7 @@ class Tuner:
     """Tunes ``tasks`` for ``target`` into ``database``.
 
     trials: candidates to measure of each backbone, those in the database included. budget: seconds, None for no
-    limit. progress: called with a `Status` after each candidate.
+    limit. progress: called with a `Status` after each candidate. machine: where candidates are measured, if not here.
     """
 
     def __init__(
@@ -66,9 +66,11 @@ class Tuner:
         trials: int = TRIALS,
         budget: float | None = None,
         progress: Callable[[Status], None] = lambda status: None,
+        machine: str | None = None,
     ):
         self.target, self.database, self.trials, self.progress = target, database, trials, progress
-        self.conditions = Conditions.here(target)
+        here = Conditions.here(target)
+        self.conditions = here if machine is None else replace(here, machine=machine)
         self.searches = [TaskSearch(task) for task in tasks]
         self.predictor = Predictor(target, self.conditions)
         self.predictor.load(database.path)

@@ -48,8 +48,12 @@ def binary(ctx: Context, node: Node) -> Value:
 
 
 def _rounded_product(a: Any, b: Any) -> Any:
-    """a * b, rounded before a sum takes it: where results are quantized, a last bit may become a whole code."""
-    return tirx.call_llvm_pure_intrin("float32", "llvm.arithmetic.fence", a * b)
+    """a * b, rounded before a sum takes it: where results are quantized, a last bit may become a whole code.
+
+    The comparison keeps LLVM from contracting the two; all it changes is -inf, to the lowest number.
+    """
+    product, lowest = a * b, tirx.min_value("float32")
+    return tirx.Select(product < lowest, lowest, product)
 
 
 def _legacy_binary(ctx: Context, node: Node) -> Any:

@@ -61,8 +61,16 @@ def emit_matmul_integer(ctx: Context, a: Value, b: Value, a_zero: Value | None, 
     return _exact(ctx, x, w, (max(ctx.rank(b) - 2, 0),), multiply)
 
 
-def _narrow_matrix(ctx: Context, x: _Codes, w: _Codes) -> np.ndarray | None:
-    """The weights less their zero points as int8, where the target has a kernel for them and the codes."""
+@dataclasses.dataclass(frozen=True)
+class _NarrowMatrix:
+    """Weights as int8 and what they lack per column: the operand is `weights - rest`, `rest` None for zeros."""
+
+    weights: np.ndarray
+    rest: np.ndarray | None
+
+
+def _narrow_matrix(ctx: Context, x: _Codes, w: _Codes) -> _NarrowMatrix | None:
+    """The weights for the target's kernel of codes and weights, None where it has none for these."""
     constant_weights = w.value.is_const and (w.zero is None or w.zero.is_const)
     single_zero = x.zero is None or all(is_one(d) for d in ctx.shape(x.zero))
     if not constant_weights or not single_zero or x.value.is_const or x.value.dtype != "uint8":
@@ -70,25 +78,37 @@ def _narrow_matrix(ctx: Context, x: _Codes, w: _Codes) -> np.ndarray | None:
     if ctx.rank(w.value) != 2 or not integer_kernel.supports(Target.current(allow_none=True), ctx.shape(w.value)[0]):
         return None
     weights = _centred_array(w)
-    fits = weights.size > 0 and weights.min() >= -128 and weights.max() <= 127
-    return weights.astype("int8") if fits else None
+    if weights.min(initial=0) >= -128 and weights.max(initial=0) <= 127:
+        return _NarrowMatrix(weights.astype("int8"), None)
+    middle = 128 if w.value.dtype == "uint8" else 0
+    codes = (w.value.array.astype("int32") - middle).astype("int8")
+    return _NarrowMatrix(codes, (codes - weights)[:1].astype("int32"))
 
 
-def _emit_narrow(ctx: Context, x: _Codes, weights: np.ndarray) -> Value:
+def _emit_narrow(ctx: Context, x: _Codes, matrix: _NarrowMatrix) -> Value:
     dims = ctx.shape(x.value)
-    depth, columns = weights.shape
+    depth, columns = matrix.weights.shape
     ctx.require_equal(dims[-1], depth, "the contraction dims")
     rows = product(dims[:-1])
     codes = reshape(ctx, x.value, [rows, depth])
     zero = constant(0, "uint8") if x.zero is None else x.zero
-    packed, sums = integer_kernel.pack(weights)
+    packed, sums = integer_kernel.pack(matrix.weights)
     kernel = integer_kernel.build(depth, columns, Target.current())
     function = ctx.bb.add_func(kernel, "integer_matmul")
     operands = [codes, reshape(ctx, zero, [1]), constant(packed), constant(sums)]
     call = relax.call_tir(
         function, [ctx.tensor(v) for v in operands], out_ty=relax.TensorType([prim(rows), columns], "int32")
     )
-    return reshape(ctx, ctx.emit(call), [*dims[:-1], columns])
+    total = ctx.emit(call)
+    if matrix.rest is not None:
+        total = _less_rest(ctx, total, _Codes(codes, zero, -2), matrix.rest)
+    return reshape(ctx, total, [*dims[:-1], columns])
+
+
+def _less_rest(ctx: Context, total: Value, x: _Codes, rest: np.ndarray) -> Value:
+    """total - x @ rest, whose rows are all the same: the sums of x's rows times one of them."""
+    sums = op.sum(ctx.tensor(_centred(ctx, x, "int32")), axis=[-1], keepdims=True)
+    return ctx.emit(op.subtract(ctx.tensor(total), op.multiply(sums, relax.const(rest, "int32"))))
 
 
 def emit_conv_integer(ctx: Context, node: Node, inputs: Sequence[Value | None]) -> Value:
