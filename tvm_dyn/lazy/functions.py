@@ -17,9 +17,10 @@ __all__ = [
     "abs", "add", "all", "any", "argmax", "argmin", "asarray", "astype", "broadcast_to", "ceil", "clip",
     "divide", "equal", "erf", "exp", "expand_dims", "floor", "gelu", "greater", "greater_equal", "isnan",
     "layer_norm", "less", "less_equal", "log", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "matrix_transpose", "max", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal", "permute_dims", "pow",
-    "prod", "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "sign", "silu", "softmax", "sqrt",
-    "square", "squeeze", "standardize", "std", "subtract", "sum", "sync", "take", "tanh", "trunc", "var", "where",
+    "matrix_transpose", "max", "maximum", "mean", "min", "minimum", "multiply", "negative", "not_equal",
+    "permute_dims", "pow", "prod", "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "sign",
+    "silu", "softmax", "sqrt", "square", "squeeze", "standardize", "std", "subtract", "sum", "sync", "take",
+    "tanh", "trunc", "var", "where",
 ]  # fmt: skip
 
 Axis = int | Sequence[int] | None

@@ -44,15 +44,16 @@ def load_interpreter(target: Target, folder: Path) -> tvm.runtime.Module:
     Where the folder cannot be written or no linker is there, it is built in memory.
     """
     file = _file(target, folder)
-    if not file.exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with filelock.FileLock(file.with_suffix(".lock")):
-                if not file.exists():
-                    _build(target, file)
-        except (OSError, RuntimeError):
-            return _compile(target).jit()
-    return tvm.runtime.load_module(str(file))
+    if file.exists():
+        return tvm.runtime.load_module(str(file))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(file.with_suffix(".lock")):
+            if not file.exists():
+                _build(target, file)
+        return tvm.runtime.load_module(str(file))
+    except (OSError, RuntimeError):
+        return _compile(target).jit()
 
 
 def _file(target: Target, folder: Path) -> Path:
