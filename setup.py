@@ -41,6 +41,8 @@ setup(
         "ml_dtypes>=0.5",
         "onnx>=1.17",
         "packaging>=23.0",
+        # The interpreter's file: one process builds it.
+        "filelock>=3.12",
         # MetaSchedule: cost model, worker pool.
         "xgboost>=2.0",
         # The runtime's cost model: calibration.

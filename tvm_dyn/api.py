@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import tvm
 
@@ -17,6 +17,8 @@ from .hardware import host_target
 from .runtime import threads
 from .runtime.executable import Library, load_library
 from .self_check import SelfCheck
+
+Tier = Literal["llvm", "bytecode", "auto"]
 
 if TYPE_CHECKING:
     import onnx
@@ -43,6 +45,7 @@ def compile(
     self_check: bool = False,
     database: str | os.PathLike[str] | None = None,
     profile: Profile = None,
+    tier: Tier = "llvm",
 ) -> Library:
     """Compile a model once; the library it returns runs every shape the model allows.
 
@@ -57,6 +60,10 @@ def compile(
     database: a folder that `tune` wrote to: fusion groups take the variants it knows for their backbones, whatever
     model those were tuned for; the library's `reused` tells which. Nothing is measured; groups of other backbones take
     what they take without it. profile: the shapes that matter, as in `tune`.
+    tier: "llvm" compiles before it returns. "bytecode" compiles nothing: operators are fused and interpreted as they
+    are called, and the library's `fallbacks` names those that are numpy's. "auto" starts in "bytecode" while a process
+    of low priority compiles, and changes over when that is measured to be faster; its library has `tier`, `wait`
+    and `stop`. In the latter two, self_check, database, profile, dump_phases and progress do not apply.
 
     Raises errors of `tvm_dyn.errors`: `ModelImportError` and its kinds where the model cannot be read
     (`.stage` is 'import'), `CompileError` where a pass, code generation or the self-check fails ('compile').
@@ -64,6 +71,8 @@ def compile(
     threads.use_threads(threads.resolve_num_threads(num_threads))
     report = progress or (lambda phase: None)
     report("import")
+    if tier != "llvm":
+        return _interpreted(tier, model, target or host_target(), dims, num_threads)
     with target or host_target():  # tells converters which kernels of theirs the target runs
         module = import_model(model, dims)
     dump = Path(dump_phases) if dump_phases else None
@@ -74,6 +83,25 @@ def compile(
     library.self_check = check.summary if check else None
     library.reused = tuple(choices.reused) if choices else ()
     return library
+
+
+def _interpreted(
+    tier: Tier,
+    model: Model,
+    target: Target,
+    dims: Mapping[str, Dim | int] | None,
+    num_threads: int | None,
+) -> Library:
+    from .tiers.interpreted import InterpretedLibrary
+    from .tiers.tiered import TieredLibrary
+
+    module = import_model(model, dims)
+    if tier == "bytecode":
+        return InterpretedLibrary(module, target, num_threads)
+    if tier == "auto":
+        source = os.fspath(model) if isinstance(model, str | os.PathLike) else module
+        return TieredLibrary(module, source, target, dims, num_threads)
+    raise ValueError(f"tier={tier!r}: use 'llvm', 'bytecode' or 'auto'")
 
 
 def tune(

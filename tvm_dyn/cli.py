@@ -32,6 +32,8 @@ _out = Console()
 _err = Console(stderr=True)
 
 
+_SUITES = ["dense", "attention", "norm", "conv", "models", "stream", "regret", "bytecode"]
+
 _threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
@@ -164,7 +166,7 @@ def info_command(model: str, dims: dict[str, Dim], as_json: bool) -> None:
 
 
 @main.command("bench")
-@click.argument("suite", type=click.Choice(["dense", "attention", "norm", "conv", "models", "stream", "regret"]))
+@click.argument("suite", type=click.Choice(_SUITES))
 @click.option("--threads", type=click.IntRange(min=1), default=1, help="Threads of every contestant; default 1.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the figures.")
 @click.option("--case", "pattern", default="", help="Only cases whose name contains this.")
@@ -173,7 +175,8 @@ def info_command(model: str, dims: dict[str, Dim], as_json: bool) -> None:
 def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str, rounds: int, shapes: int) -> None:
     """Measure SUITE beside onnxruntime, OpenVINO and torch, and against the peak of the machine.
 
-    The suite 'stream' lets shapes pass that were never seen before; 'regret' measures how well variants are chosen.
+    The suite 'stream' lets shapes pass that were never seen before; 'regret' measures how well variants are chosen;
+    'bytecode' measures the virtual machine beside compiled kernels, torch and numpy.
     """
     with clear_errors():
         from tvm_dyn import bench
@@ -182,6 +185,9 @@ def bench_command(suite: str, threads: int, json_file: Path | None, pattern: str
             from tvm_dyn.bench.suites import regret
 
             regret.run(threads, pattern, json_file, _out, _err)
+            return
+        if suite == "bytecode":
+            bench.run_bytecode(threads, pattern, json_file, _out)
             return
         if suite == "stream":
             bench.run_stream(threads, shapes, json_file, _out, _err)

@@ -121,8 +121,8 @@ def _marked(ratio: float) -> str:
     return f"[red]{ratio:.2f}[/red]" if ratio > 1 else f"[green]{ratio:.2f}[/green]"
 
 
-def write_json(path: Path, machine: dict[str, Any], versions: dict[str, str], rows: Sequence[Row]) -> None:
-    """Write the rows with what they were measured on and with."""
+def write_json(path: Path, machine: dict[str, Any], versions: dict[str, str], rows: Sequence[Any]) -> None:
+    """Write the rows, of any dataclass, with what they were measured on and with."""
     write_file(path, {"machine": machine, "versions": versions, "rows": [asdict(row) for row in rows]})
 
 

@@ -55,8 +55,11 @@ class Library:
     def __init__(self, module: tvm.runtime.Module, num_threads: int | None = None, file: Path | None = None) -> None:
         self._module = module
         self._file = file
+        self._set_up(_read_signature(module), num_threads)
+
+    def _set_up(self, signature: Signature, num_threads: int | None) -> None:
         self._num_threads = threads.resolve_num_threads(num_threads)
-        self._signature = _read_signature(module)
+        self._signature = signature
         self._takers = [make_taker(info) for info in self._signature.inputs]
         self._outputs = OutputPlan(self._signature.outputs)
         self._checker = ShapeChecker(self._signature)

@@ -60,7 +60,7 @@ def _define(name: str, lanes: int, avx512: bool, declarations: set[str]) -> str:
     result = FUNCTIONS[name](_Value(body, "float", "%x"))
     kind = body.type("float")
     lines = "\n".join(f"  {line}" for line in body.lines)
-    return f"define {kind} @{symbol(name, lanes)}({kind} %x) {{\n{lines}\n  ret {kind} {result.name}\n}}\n"
+    return f"define {kind} @{symbol(name, lanes)}({kind} %x) alwaysinline {{\n{lines}\n  ret {kind} {result.name}\n}}\n"
 
 
 class _Body:

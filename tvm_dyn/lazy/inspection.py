@@ -1,0 +1,20 @@
+"""What will run: the programs behind an array that is not computed yet."""
+
+from __future__ import annotations
+
+from tvm_dyn.lazy.array import Array
+from tvm_dyn.lazy.fuse import pending
+from tvm_dyn.lazy.run import plan_of
+
+
+def disassemble(array: Array) -> str:
+    """The programs that computing ``array`` would run now, in order, each with its space; "" where it is there."""
+    nodes = pending([array._node])
+    if not nodes:
+        return ""
+    plan, _ = plan_of(nodes, [array._node])
+    texts = []
+    for program in plan.programs:
+        space = program.space
+        texts.append(f"rows {space.axes}, columns {space.columns}\n{program.code.disassemble()}")
+    return "\n\n".join(texts)

@@ -1,0 +1,1 @@
+"""Tiers: how a model runs before, and without, compiled kernels."""
