@@ -6,6 +6,7 @@ half of this machine idle. Prints how much slower each is than the right one's r
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from unittest import mock
 
@@ -53,8 +54,9 @@ def tuned(title: str) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     right, _ = tuned("right hardware model")
-    halved = {name: _halved(getattr(hardware, name)) for name in ("registers", "vector_bytes", "cache_bytes")}
-    with mock.patch.multiple(hardware, **halved):
+    with contextlib.ExitStack() as patches:
+        for name in ("registers", "vector_bytes", "cache_bytes"):
+            patches.enter_context(mock.patch.object(hardware, name, _halved(getattr(hardware, name))))
         wrong, untuned = tuned("wrong hardware model")
     for rows, r, w, u in zip(SHAPES, right, wrong, untuned, strict=True):
         print(f"rows {rows:4}: right {r * 1e6:9.1f} us, from the wrong model tuned {w / r:.3f}x, untuned {u / r:.3f}x")

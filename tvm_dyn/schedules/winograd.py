@@ -69,7 +69,7 @@ def kernel(conv: LastConv, tile: PanelTile, target: Target) -> Stmt:
             start = index * block
             return emit.bind(
                 [start, tirx.min(emit.const(block), count - start)],
-                # An odd number of tiles apart: places a multiple of a page apart would push each other out of the cache.
+                # An odd number of tiles apart: places a multiple of a page apart push each other out of the cache.
                 lambda start, mine: _block(conv, tile, block | 1, padded, (start, mine, down, across)),
             )
 
