@@ -67,7 +67,7 @@ def test_every_error_has_a_stage_and_the_common_base():
     assert len(classes) >= 9
     for cls in classes:
         assert issubclass(cls, errors.TvmDynError)
-        assert cls.stage in ("import", "compile", "call", "bench")
+        assert cls.stage in ("import", "compile", "call", "bench", "tune")
     assert tvm_dyn.errors.InvalidInputError("x").stage == "call"
 
 
