@@ -217,7 +217,7 @@ def _open(path: str) -> TuningDatabase:
 
 def _workload_row(key: str, records: list[Record]) -> dict[str, Any]:
     backbone = records[0].workload.backbone
-    params = [] if backbone is None else [str(param.ty) for param in backbone.params]
+    params = [] if backbone is None else [_parameter(param) for param in backbone.params]
     shapes = {extents for record in records for m in record.measurements for extents in m.seconds}
     runs = [min(seconds) for record in records for seconds, _ in record.runs if seconds]
     measured = sum(bool(record.measurements) for record in records)
@@ -229,6 +229,13 @@ def _workload_row(key: str, records: list[Record]) -> dict[str, Any]:
         "shapes": len(shapes),
         "best_seconds": min(runs, default=None),
     }
+
+
+def _parameter(param: Any) -> str:
+    """Its type, such as ``float32(rows, 768)``."""
+    if not hasattr(param.ty, "shape"):
+        return str(param.ty)
+    return f"{param.ty.dtype}({', '.join(str(getattr(dim, 'name', dim)) for dim in param.ty.shape)})"
 
 
 def _record_json(record: Record) -> dict[str, Any]:
