@@ -63,9 +63,10 @@ class Sliding:
         return tvm_ffi.structural_map(substitute(store.value, bindings), (TensorLoad, replace))
 
     def uniform(self) -> bool:
-        """Whether the epilogue does the same to all elements of a row."""
+        """Whether the epilogue does the same to all elements of a row, and leaves their type."""
         at = [tirx.Var(f"y{n}", "int64") for n in range(self.rank + 2)]
-        return not uses_var(self.window.epilogue(tirx.const(0, self.dtype), list(at)), at[-1:])
+        same_type = str(self.window.result.dtype) == self.dtype
+        return same_type and not uses_var(self.window.epilogue(tirx.const(0, self.dtype), list(at)), at[-1:])
 
     def _bindings(self, f: Expr) -> dict:
         channels = self.window.reduction[: -self.rank]
