@@ -87,6 +87,7 @@ def phases(target: Target, choices: Choices | None = None, plain: Collection[str
                 passes.LowerShapeAsserts(),
                 transform.CallTIRRewrite(),
                 passes.PlanMemory(),
+                passes.GrowStorage(),
                 transform.LowerAllocTensor(),
                 transform.KillAfterLastUse(),
                 transform.LowerRuntimeBuiltin(),

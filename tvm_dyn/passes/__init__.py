@@ -6,6 +6,7 @@ from tvm_dyn.passes.assume_no_alias import AssumeNoAlias
 from tvm_dyn.passes.choose_layouts import ChooseLayouts
 from tvm_dyn.passes.dispatch_variants import DispatchVariants
 from tvm_dyn.passes.fuse_by_dependence import FuseByDependence
+from tvm_dyn.passes.grow_storage import GrowStorage
 from tvm_dyn.passes.inline_scalar_constants import InlineScalarConstants
 from tvm_dyn.passes.lower_shape_asserts import LowerShapeAsserts
 from tvm_dyn.passes.mark_constant_weights import MarkConstantWeights
@@ -26,6 +27,7 @@ __all__ = [
     "ChooseLayouts",
     "DispatchVariants",
     "FuseByDependence",
+    "GrowStorage",
     "InlineScalarConstants",
     "LowerShapeAsserts",
     "MarkConstantWeights",

@@ -1,4 +1,4 @@
-"""Bounds the memory that TVM's pool keeps: it gives nothing back, and every new shape needs new sizes."""
+"""Bounds the memory that TVM's pool keeps: it gives nothing back, and outputs of every new shape are of new sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psutil
 import tvm_ffi
 
 # How far the process may grow over new shapes before idle buffers are freed.
-GROWTH_BYTES = 512 << 20
+GROWTH_BYTES = 64 << 20
 
 _clear_pool = tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")
 _process = psutil.Process()
