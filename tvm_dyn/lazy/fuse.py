@@ -17,8 +17,9 @@ from tvm_dyn.runtime.bytecode.encode import ACCUMULATE
 from tvm_dyn.runtime.bytecode.isa import BY_ROW
 from tvm_dyn.runtime.bytecode.recipe import Layout
 
-MAX_NODES = 48
-"""Nodes of a group: beyond, registers leave the first-level cache and more fusion saves nothing."""
+MAX_NODES = 32
+"""Nodes of a group: beyond, registers leave the first-level cache and more fusion saves nothing. Their operands,
+results and registers always fit the slots of a program."""
 
 REDUCTIONS = frozenset(ACCUMULATE)
 

@@ -186,7 +186,6 @@ OPERATORS: dict[str, Make] = {
     "relax.nn.conv2d": _conv,
 }
 
-VIEWS = frozenset({"relax.permute_dims", "relax.expand_dims", "relax.squeeze", "relax.reshape", "relax.broadcast_to"})
 NUMPY = {"relax.concat": "concat", "relax.matmul": "matmul", "relax.nn.conv1d": "conv", "relax.nn.conv2d": "conv"}
 """Operators that numpy computes, by the name that `lazy.fallbacks` counts them under."""
 

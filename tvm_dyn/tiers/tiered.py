@@ -26,7 +26,7 @@ from tvm_dyn.tiers.background import BackgroundBuild
 from tvm_dyn.tiers.interpreted import InterpretedLibrary
 
 _TRIALS = 3
-"""Calls in which both tiers run, after one that warms the compiled library."""
+"""Calls in which both tiers run, after one that warms the compiled library; the best of each counts."""
 
 
 class TieredLibrary(InterpretedLibrary):
@@ -109,7 +109,8 @@ class TieredLibrary(InterpretedLibrary):
             self._times.append((middle - start, end - middle))
             trials = self._times[1:]
             if len(trials) >= _TRIALS:
-                faster = sum(trial[0] for trial in trials) <= sum(trial[1] for trial in trials)
+                compiled_best, interpreted_best = (min(times) for times in zip(*trials, strict=True))
+                faster = compiled_best <= interpreted_best
                 self._tier = "llvm" if faster else "bytecode"
                 if not faster:
                     self._compiled = None

@@ -99,3 +99,14 @@ def test_callers_in_several_threads_do_not_meet():
     for worker in workers:
         worker.join()
     assert not wrong
+
+
+def test_memory_for_long_rows_is_given_back():
+    from tvm_dyn.runtime.bytecode import machine
+
+    x = normal(1, 8_000_000)
+    found = run(SOFTMAX, 1, x.size, [x], [np.empty_like(x)])[0]
+    np.testing.assert_allclose(found.sum(), 1, rtol=1e-4)
+    assert machine._arena.task_bytes == 0
+    x = normal(3, 10)
+    np.testing.assert_allclose(run(SOFTMAX, 3, 10, [x], [np.empty_like(x)])[0], softmax(x), rtol=1e-5)

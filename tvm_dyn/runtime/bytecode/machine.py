@@ -17,6 +17,8 @@ from tvm_dyn.runtime.bytecode.layout import STATUS, WORD, Segment
 from tvm_dyn.runtime.bytecode.program import Program
 
 _PAGE = 4096
+_KEPT_BYTES = 64 << 20
+"""An arena of more is given back after the launch."""
 
 PARALLEL_MIN_ELEMENTS = 1 << 16
 """Elements of a program below which one task is done before another one has woken up."""
@@ -28,18 +30,23 @@ class _Arena(threading.local):
     task_bytes = 0
     tasks = 0
     address = 0
-    status: memoryview
 
-    def fit(self, register_bytes: int, tasks: int) -> None:
-        if register_bytes > self.task_bytes or tasks > self.tasks:
-            self.task_bytes = max(self.task_bytes, register_bytes + -register_bytes % _PAGE)
-            self.tasks = max(self.tasks, tasks)
-            self._memory = np.empty(self.task_bytes * self.tasks + _PAGE, np.uint8)
-            offset = -self._memory.ctypes.data % _PAGE
-            self.address = self._memory.ctypes.data + offset
-            words = self._memory[offset : offset + self.task_bytes * self.tasks].view(np.int64)
-            self._status = words[STATUS :: self.task_bytes // WORD]
-            self._status[:] = 0
+    def fit(self, task_bytes: int, tasks: int) -> None:
+        """Have at least so many bytes for each of so many tasks."""
+        self.task_bytes = max(self.task_bytes, task_bytes + -task_bytes % _PAGE)
+        self.tasks = max(self.tasks, tasks)
+        self._memory = np.empty(self.task_bytes * self.tasks + _PAGE, np.uint8)
+        offset = -self._memory.ctypes.data % _PAGE
+        self.address = self._memory.ctypes.data + offset
+        words = self._memory[offset : offset + self.task_bytes * self.tasks].view(np.int64)
+        self._status = words[STATUS :: self.task_bytes // WORD]
+        self._status[:] = 0
+
+    def shrink(self) -> None:
+        """Give back what only long rows need."""
+        if self.task_bytes * self.tasks > _KEPT_BYTES:
+            self.task_bytes = self.tasks = 0
+            del self._memory, self._status
 
     def take_fault(self) -> bool:
         """Whether an index was out of bounds since the last time."""
@@ -89,7 +96,9 @@ class Launch:
         for place, offset in self._bases:
             words[place] = address + offset
         interpreter()(words.buffer_info()[0], arena.address, arena.task_bytes)
-        if self._gathers and arena.take_fault():
+        fault = self._gathers and arena.take_fault()
+        arena.shrink()
+        if fault:
             raise IndexError("an index is out of bounds for the axis it selects from")
 
     @staticmethod

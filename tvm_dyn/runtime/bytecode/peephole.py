@@ -8,7 +8,6 @@ A tile then passes through the cache once instead of twice, which is what bounds
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -21,27 +20,31 @@ if TYPE_CHECKING:
 _REDUCING = {("square", "rsum"): "rsumsq"}
 
 
+_FIRST = frozenset(first for first, _ in (*isa.SUPER, *_REDUCING))
+"""Operations that may become part of the instruction that reads their result."""
+
+
 def join_pairs(body: list[Instruction], kept: Collection[int]) -> list[Instruction]:
     """``body`` with pairs joined, first come first served; results in ``kept`` are needed by others."""
-    uses = Counter(arg for instruction in body for arg in instruction.args)
-    writers = Counter(instruction.target for instruction in body)
-    joined: list[Instruction] = []
-    producers: dict[int, int] = {}  # value -> place in `joined`, of what may still become part of another
+    uses: dict[int, int] = {}
     for instruction in body:
-        for arg in dict.fromkeys(instruction.args):
-            place = producers.get(arg)
-            if place is None or uses[arg] != 1 or arg in kept:
-                continue
-            pair = _joined(joined[place], instruction)
+        for arg in instruction.args:
+            uses[arg] = uses.get(arg, 0) + 1
+    joined: list[Instruction | None] = []
+    open_places: dict[int, int] = {}  # value -> place in `joined`, of what may still become part of another
+    for instruction in body:
+        for arg in instruction.args:
+            place = open_places.get(arg)
+            first = None if place is None else joined[place]
+            pair = first and _joined(first, instruction)
             if pair:
-                del joined[place]
-                producers = {value: p - (p > place) for value, p in producers.items() if p != place}
+                joined[open_places.pop(arg)] = None
                 instruction = pair
                 break
-        if writers[instruction.target] == 1:
-            producers[instruction.target] = len(joined)
+        if instruction.op in _FIRST and uses.get(instruction.target) == 1 and instruction.target not in kept:
+            open_places[instruction.target] = len(joined)
         joined.append(instruction)
-    return joined
+    return [instruction for instruction in joined if instruction]
 
 
 def _joined(first: Instruction, second: Instruction) -> Instruction | None:
