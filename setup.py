@@ -14,6 +14,7 @@ REPORT = ["matplotlib>=3.8"]
 RPC = ["tornado>=6.0"]
 TEST = [
     *RPC,
+    *REPORT,
     "pytest>=8.0",
     "pytest-xdist>=3.5",
     "pytest-timeout>=2.3",
@@ -41,21 +42,19 @@ setup(
         "ml_dtypes>=0.5",
         "onnx>=1.17",
         "packaging>=23.0",
-        # The interpreter's file: one process builds it.
-        "filelock>=3.12",
         # MetaSchedule: cost model, worker pool.
         "xgboost>=2.0",
         # The runtime's cost model: calibration.
         "scipy>=1.11",
         "psutil>=5.9",
         "cloudpickle>=3.0",
-        # Tuning databases.
+        # Tuning databases, and the interpreter's file: one process at a time.
         "filelock>=3.12",
         # The command line.
         "click>=8.1",
         "rich>=13.7",
     ],
-    extras_require={"test": TEST, "bench": BENCH, "torch": TORCH, "report": REPORT},
+    extras_require={"test": TEST, "bench": BENCH, "torch": TORCH, "report": REPORT, "rpc": RPC},
     entry_points={
         "console_scripts": ["tvm-dyn = tvm_dyn.cli:main"],
         # where torch looks for the names that torch.compile(backend=...) takes
