@@ -13,29 +13,19 @@ import time
 
 import numpy as np
 import tvm
-from tvm import relax, tirx
+from dense_layer import dense
+from tvm import tirx
 
 import tvm_dyn
 
 DEPTH, COLUMNS = 768, 768
 
 
-def dense(rows: int | tirx.Var) -> tvm.IRModule:
-    x = relax.Var("x", relax.TensorType([rows, DEPTH], "float32"))
-    weight = relax.const(np.random.default_rng(0).standard_normal((DEPTH, COLUMNS)).astype("float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(relax.op.matmul(x, weight))
-        builder.emit_func_output(result)
-    return builder.get()
-
-
 def main(tuning_seconds: float) -> None:
-    library = tvm_dyn.compile(dense(tirx.Var("rows", "int64")), num_threads=1)
+    library = tvm_dyn.compile(dense(tirx.Var("rows", "int64"), DEPTH, COLUMNS), num_threads=1)
     library(np.zeros((2, DEPTH), "float32"))
     start = time.perf_counter()
-    tvm.compile(dense(37), tvm_dyn.api.host_target())
+    tvm.compile(dense(37, DEPTH, COLUMNS), tvm_dyn.api.host_target())
     static = tuning_seconds + time.perf_counter() - start
     first = []
     for rows in range(33, 44):

@@ -11,8 +11,8 @@ import tempfile
 from unittest import mock
 
 import numpy as np
-import tvm
-from tvm import relax, tirx
+from dense_layer import dense
+from tvm import tirx
 
 from tvm_dyn import hardware
 from tvm_dyn.tuning.database import TuningDatabase
@@ -25,23 +25,12 @@ SHAPES = [1, 3, 6, 13, 24, 37, 64, 100, 128, 192, 256]
 DEPTH, COLUMNS = 768, 3072
 
 
-def dense() -> tvm.IRModule:
-    rows = tirx.Var("rows", "int64")
-    x = relax.Var("x", relax.TensorType([rows, DEPTH], "float32"))
-    weight = relax.const(np.random.default_rng(0).standard_normal((DEPTH, COLUMNS)).astype("float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        with builder.dataflow():
-            result = builder.emit_output(relax.op.matmul(x, weight))
-        builder.emit_func_output(result)
-    return builder.get()
-
-
 def tuned(title: str) -> tuple[np.ndarray, np.ndarray]:
     """Best and untuned seconds at each shape."""
     target = hardware.host_target()
     profile = ShapeProfile.of_counts(({"rows": n}, 1) for n in SHAPES)
-    tasks = extract_backbone_tasks(dense(), target, profile)
+    rows = tirx.Var("rows", "int64")
+    tasks = extract_backbone_tasks(dense(rows, DEPTH, COLUMNS), target, profile)
     with tempfile.TemporaryDirectory() as folder, LocalPool(target) as pool:
         tuner = Tuner(tasks, target, TuningDatabase(folder), trials=64)
         tuner.run(pool)

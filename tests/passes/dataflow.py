@@ -28,8 +28,4 @@ def module(graph: Callable[..., Expr | tuple[Expr, ...]], *shapes, dtype: str = 
 
 def fused(mod: tvm.IRModule, target: Target | None = None) -> tvm.IRModule:
     """What the phases before decisions and schedules make of a module."""
-    target = target or host_target()
-    with target:
-        for _, steps in pipeline.phases(target)[:3]:
-            mod = tvm.transform.Sequential(steps)(mod)
-    return mod
+    return pipeline.fused(mod, target or host_target())

@@ -54,6 +54,18 @@ def seconds(monkeypatch):
     return known
 
 
+def learned_table(library, seconds, folder):
+    """The table after calls have shown that the other variant than the one it took is better."""
+    table = library.selection.tables[library.group.name]
+    table.exchange(Leaf(1))
+    seconds.update(base=2e-5, other=1e-5)
+    library.refine(folder, every=1)
+    for rows in (1, 5, 37) * PAIRS:
+        check(library, rows)
+    library.stop_refining()
+    return table
+
+
 def test_a_table_that_loses_is_exchanged(library, seconds):
     table = library.selection.tables[library.group.name]
     table.exchange(Leaf(1))
@@ -107,13 +119,7 @@ def test_without_time_nothing_is_measured(library):
 
 
 def test_measurements_survive_the_process(library, seconds, tmp_path):
-    table = library.selection.tables[library.group.name]
-    table.exchange(Leaf(1))
-    seconds.update(base=2e-5, other=1e-5)
-    library.refine(tmp_path, every=1)
-    for rows in (1, 5, 37) * PAIRS:
-        check(library, rows)
-    library.stop_refining()
+    table = learned_table(library, seconds, tmp_path)
     learned = table.tree()
     table.exchange(Leaf(1))  # as a new process finds it
     progress = library.refine(tmp_path, every=1).progress
@@ -122,13 +128,7 @@ def test_measurements_survive_the_process(library, seconds, tmp_path):
 
 
 def test_measurements_of_other_hardware_are_left_alone(library, seconds, tmp_path):
-    table = library.selection.tables[library.group.name]
-    table.exchange(Leaf(1))
-    seconds.update(base=2e-5, other=1e-5)
-    library.refine(tmp_path, every=1)
-    for rows in (1, 5, 37) * PAIRS:
-        check(library, rows)
-    library.stop_refining()
+    table = learned_table(library, seconds, tmp_path)
     plain = json.loads((tmp_path / FILE).read_text())
     plain["hardware"] = {"another CPU": next(iter(plain["hardware"].values()))}
     (tmp_path / FILE).write_text(json.dumps(plain))

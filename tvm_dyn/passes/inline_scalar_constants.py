@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_dyn.passes.dependence import Work, dependence
 from tvm_dyn.passes.rewriting import CALL_TIR, rewrite_functions
+from tvm_dyn.schedules.common import changed
 
 
 @tvm.transform.module_pass(opt_level=0, name="InlineScalarConstants")
@@ -75,17 +76,7 @@ def _specialised(func: PrimFunc, known: dict[int, tirx.Expr]) -> PrimFunc:
         return values.get(node.source, node)
 
     def block(node: s_tir.SBlock) -> s_tir.SBlock:
-        return s_tir.SBlock(
-            node.iter_vars,
-            [region for region in node.reads if region.source not in values],
-            node.writes,
-            node.name_hint,
-            node.body,
-            node.init,
-            node.alloc_buffers,
-            node.match_buffers,
-            node.annotations,
-        )
+        return changed(node, reads=[region for region in node.reads if region.source not in values])
 
     rules = [(tvm.ir.TensorLoad, load), (s_tir.SBlock, block)]
     body = tvm_ffi.structural_map(func.body, rules, order="post")

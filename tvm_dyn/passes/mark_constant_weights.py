@@ -17,7 +17,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_dyn.hardware import host_target
 from tvm_dyn.passes.rewriting import CALL_TIR
-from tvm_dyn.schedules.weight_panels import constant_operand, marked
+from tvm_dyn.schedules.weight_panels import marked, packable_operand
 
 
 @tvm.transform.module_pass(opt_level=0, name="MarkConstantWeights")
@@ -40,9 +40,9 @@ class MarkConstantWeights:
             if isinstance(func, relax.Function):
                 calls.visit_expr(func)
         for gv, arguments in calls.found.items():
-            found = constant_operand(mod[gv]) if isinstance(mod[gv], PrimFunc) else None
-            if found and all(_is_constant(args, found[1]) for args in arguments):
-                result.update_func(gv, marked(found[0]))
+            operand = packable_operand(mod[gv]) if isinstance(mod[gv], PrimFunc) else None
+            if operand and all(_is_constant(args, operand.position) for args in arguments):
+                result.update_func(gv, marked(operand.func))
         return result
 
 

@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.tirx import PrimFunc, Stmt
 
-from tvm_dyn.schedules.common import collect, loads, stores, uses_var
+from tvm_dyn.schedules.common import changed, collect, loads, stores, uses_var
 from tvm_dyn.schedules.stage import Stage, parse_nest, top_level
 
 NAME = "backbone"
@@ -116,17 +116,7 @@ def has_constant_operand(func: PrimFunc) -> bool:
 
 def _named(nest: Stmt) -> Stmt:
     def rename(block: s_tir.SBlock) -> s_tir.SBlock:
-        return s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            NAME,
-            block.body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
+        return changed(block, name_hint=NAME)
 
     return tvm_ffi.structural_map(nest, (s_tir.SBlock, rename), order="post")
 

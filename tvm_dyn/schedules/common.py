@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -79,6 +80,14 @@ def is_costly(root) -> bool:
     """Whether computing ``root`` twice costs more than storing it (transcendentals, divisions)."""
     calls = {getattr(c.op, "name", "").rpartition(".")[2] for c in collect(root, tvm.ir.Call)}
     return bool(calls & set(_COSTLY_CALLS)) or bool(collect(root, tirx.Div))
+
+
+def changed(block: s_tir.SBlock, **fields: Any) -> s_tir.SBlock:
+    """The block with other ``fields``, by the names that it has them under."""
+    names = (
+        "iter_vars", "reads", "writes", "name_hint", "body", "init", "alloc_buffers", "match_buffers", "annotations",
+    )  # fmt: skip
+    return s_tir.SBlock(*[fields[name] if name in fields else getattr(block, name) for name in names])
 
 
 def leaf_blocks(sch: Schedule) -> list[SBlockRV]:

@@ -22,7 +22,7 @@ from tvm_dyn.runtime.variants import Tree, Variant, decide, from_plain, to_plain
 from tvm_dyn.schedules import emit
 from tvm_dyn.schedules.backbone import NAME
 from tvm_dyn.schedules.channels_last_sliding import SlidingTile
-from tvm_dyn.schedules.common import collect
+from tvm_dyn.schedules.common import changed, collect
 from tvm_dyn.schedules.matmul_kernel import MatmulTile
 from tvm_dyn.schedules.matmul_packed import PackedTile
 from tvm_dyn.schedules.panel import PanelTile
@@ -155,16 +155,6 @@ def _annotated(func: PrimFunc, more: dict[str, Any], without: Sequence[str] = ()
         if block.name_hint != NAME:
             return block
         kept = {k: v for k, v in block.annotations.items() if k not in without}
-        return s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            block.body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            {**kept, **more},
-        )
+        return changed(block, annotations={**kept, **more})
 
     return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, annotate), order="post"))

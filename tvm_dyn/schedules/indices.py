@@ -16,6 +16,8 @@ from tvm import s_tir, sym, tirx
 from tvm.ir import Expr
 from tvm.tirx import IterVar, PrimFunc
 
+from tvm_dyn.schedules.common import changed
+
 
 def simplify_indices(func: PrimFunc) -> PrimFunc:
     """Simplify quotients and remainders in every block of ``func`` with the extents of the block's axes."""
@@ -24,17 +26,7 @@ def simplify_indices(func: PrimFunc) -> PrimFunc:
         if not block.iter_vars:
             return block
         callbacks = _callbacks(list(block.iter_vars))
-        return s_tir.SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            tvm_ffi.structural_map(block.body, callbacks, order="post"),
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
+        return changed(block, body=tvm_ffi.structural_map(block.body, callbacks, order="post"))
 
     return func.with_body(tvm_ffi.structural_map(func.body, (s_tir.SBlock, in_block), order="post"))
 

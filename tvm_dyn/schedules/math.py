@@ -25,7 +25,7 @@ from tvm.tirx import ForKind, PrimFunc, Stmt
 
 from tvm_dyn import hardware
 from tvm_dyn.schedules import llvm_math
-from tvm_dyn.schedules.common import collect
+from tvm_dyn.schedules.common import changed, collect
 
 _PREFIX = "tvm_dyn."
 _PURE = 1  # TVM's CallEffectKind
@@ -98,17 +98,7 @@ def _import(source: str, body: Stmt) -> Stmt:
     if not isinstance(body, s_tir.SBlockRealize):
         return around(body)
     root = body.block
-    block = s_tir.SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        around(root.body),
-        root.init,
-        root.alloc_buffers,
-        root.match_buffers,
-        root.annotations,
-    )
+    block = changed(root, body=around(root.body))
     return s_tir.SBlockRealize(body.iter_values, body.predicate, block)
 
 

@@ -46,4 +46,4 @@ class Space:
     @property
     def symbolic(self) -> dict[str, Expr]:
         """The extents that differ from call to call."""
-        return {name: extent for name, extent in self.extents.items() if name not in self.constant}
+        return {name: extent for name, extent in self.extents.items() if as_int(extent) is None}

@@ -16,7 +16,7 @@ from tvm.tirx import PrimFunc
 
 from tvm_dyn.schedules import matmul
 from tvm_dyn.schedules.backbone import CONSTANT
-from tvm_dyn.schedules.common import as_int, collect, loads
+from tvm_dyn.schedules.common import as_int, changed, collect, loads
 from tvm_dyn.schedules.indices import simplify_indices
 from tvm_dyn.schedules.matmul_packed import PackedTile
 from tvm_dyn.schedules.matmul_product import Matmul
@@ -52,12 +52,22 @@ class Packed:
     layout: Layout
 
 
-def constant_operand(func: PrimFunc) -> tuple[PrimFunc, int] | None:
-    """The function with its prologues inlined, and the position of the parameter that may lie packed; None without one.
+@dataclass(frozen=True)
+class Operand:
+    """The right-hand side of a function's only product: a matrix of constant extents, read once.
 
-    It is the right-hand side of the only product: a matrix of constant extents, read once.
+    func: the function with its prologues inlined. position: of the parameter that is the matrix.
     """
-    found = _find(func)
+
+    func: PrimFunc
+    product: Matmul
+    load: tvm.ir.TensorLoad
+    position: int
+
+
+def packable_operand(func: PrimFunc) -> Operand | None:
+    """The operand of a function that may lie in panels if it is constant; None without one."""
+    found = matmul.find(simplify_indices(func)) if isinstance(func.body, s_tir.SBlockRealize) else None
     load = _weight(found.product) if found else None
     if found is None or load is None:
         return None
@@ -66,7 +76,7 @@ def constant_operand(func: PrimFunc) -> tuple[PrimFunc, int] | None:
     inlined = found.sch.mod["main"]
     position = next((i for i, p in enumerate(inlined.params) if load.source.same_as(p)), None)
     uses = [other for other in loads(inlined.body) if other.source.same_as(load.source)]
-    return None if position is None or len(uses) != 1 else (inlined, position)
+    return None if position is None or len(uses) != 1 else Operand(inlined, found.product, load, position)
 
 
 def marked(func: PrimFunc) -> PrimFunc:
@@ -82,23 +92,20 @@ def pack(func: PrimFunc, target: Target) -> Packed:
 
     Raises ValueError for other functions.
     """
-    operand = constant_operand(func)
-    if operand is None:
-        raise ValueError("the function has no constant operand")
-    inlined, position = operand
-    product, load = _matched(inlined)
-    k, n = (next(d for d, i in enumerate(load.indices) if i.same_as(axis.var)) for axis in (product.k, product.n))
+    operand = _operand(func)
+    product, indices = operand.product, operand.load.indices
+    k, n = (next(d for d, i in enumerate(indices) if i.same_as(axis.var)) for axis in (product.k, product.n))
     columns, depth = int(product.n.dom.extent), int(product.k.dom.extent)
-    tile = decided(inlined, PackedTile.for_target(target, product.acc_dtype, columns, depth))
+    tile = decided(operand.func, PackedTile.for_target(target, product.acc_dtype, columns, depth))
     layout = Layout(k, n, tile.width)
-    return Packed(_reading_panels(inlined, load, layout, depth, columns), position, layout)
+    return Packed(_reading_panels(operand.func, operand.load, layout, depth, columns), operand.position, layout)
 
 
 def workload(func: PrimFunc) -> PrimFunc:
     """The product of a `marked` function without what does not matter once it is packed: a matrix of symbolic rows
-    times a matrix, whatever the ranks and layouts they come in.
+    times a matrix, whatever the ranks and layouts they come in. Raises ValueError for other functions.
     """
-    product, _ = _matched(func)
+    product = _operand(func).product
     columns, depth = int(product.n.dom.extent), int(product.k.dom.extent)
     rows = tirx.Var("rows", "int64")
     a = te.placeholder((rows, depth), _element(product.a), "A")
@@ -115,17 +122,11 @@ def _element(operand: tirx.Expr) -> str:
     return str(load.source.dtype)
 
 
-def _matched(func: PrimFunc) -> tuple[Matmul, tvm.ir.TensorLoad]:
-    """The product of a function that has a constant operand, and the load of that."""
-    found = _find(func)
-    load = _weight(found.product) if found else None
-    if found is None or load is None:
+def _operand(func: PrimFunc) -> Operand:
+    operand = packable_operand(func)
+    if operand is None:
         raise ValueError("the function has no constant operand")
-    return found.product, load
-
-
-def _find(func: PrimFunc) -> matmul.Found | None:
-    return matmul.find(simplify_indices(func)) if isinstance(func.body, s_tir.SBlockRealize) else None
+    return operand
 
 
 def _weight(product: Matmul) -> tvm.ir.TensorLoad | None:
@@ -160,17 +161,7 @@ def _reading_panels(func: PrimFunc, load, layout: Layout, depth: int, columns: i
         return tirx.BufferRegion(new, [tvm.ir.Range.from_min_extent(i, 1) for i in place(load.indices)])
 
     def in_block(block: s_tir.SBlock) -> s_tir.SBlock:
-        return s_tir.SBlock(
-            block.iter_vars,
-            [region(read) for read in block.reads],
-            block.writes,
-            block.name_hint,
-            block.body,
-            block.init,
-            block.alloc_buffers,
-            block.match_buffers,
-            block.annotations,
-        )
+        return changed(block, reads=[region(read) for read in block.reads])
 
     def read(node):
         return tirx.BufferLoad(new, place(node.indices)) if node.source.same_as(old) else node
