@@ -49,11 +49,6 @@ def test_variants_that_were_not_measured_everywhere():
     assert choose_variants(seconds, np.ones(2), most=1) == [2]
 
 
-def test_kept_whatever_it_costs():
-    seconds = np.array([[1.0, 2.0], [1.0, 2.0]])
-    assert choose_variants(seconds, np.ones(2), always=[1]) == [1, 0]
-
-
 def test_points_without_times_are_refused():
     with pytest.raises(ValueError, match="every point"):
         choose_variants(np.full((2, 2), np.inf), np.ones(2))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tvm_dyn.bench.peers import OURS, PEERS
+from tvm_dyn.runtime.files import replace_text
 
 FASTEST = "fastest"
 
@@ -128,13 +127,4 @@ def write_json(path: Path, machine: dict[str, Any], versions: dict[str, str], ro
 
 def write_file(path: Path, content: dict[str, Any]) -> None:
     """Write JSON complete or not at all; an older file is replaced."""
-    text = json.dumps(content, indent=1)
-    handle, unfinished = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text + "\n")
-        os.chmod(unfinished, 0o644)
-        os.replace(unfinished, path)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
+    replace_text(path, json.dumps(content, indent=1) + "\n")

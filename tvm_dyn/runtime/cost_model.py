@@ -46,7 +46,7 @@ _PARAMETERS = {
     "seed": 0,
 }
 """One thread and no sampling: the same samples give the same model."""
-_FEWEST_SAMPLES = 20
+FEWEST_SAMPLES = 20
 """Fewer teach trees nothing that holds elsewhere."""
 
 
@@ -76,7 +76,7 @@ class CostModel:
         if not isinstance(machine.device, CpuMachine):
             raise CostModelError("the cost model learns from measurements on CPUs only")
         fitted = CostModel(Machine(calibrated(machine.device, samples)), hardware)
-        if len(samples) < _FEWEST_SAMPLES:
+        if len(samples) < FEWEST_SAMPLES:
             return fitted
         columns, predicted = fitted._columns([(s.variant, s.extents, s.threads) for s in samples])
         measured = np.array([sample.seconds for sample in samples])

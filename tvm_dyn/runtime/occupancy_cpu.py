@@ -46,7 +46,7 @@ _USABLE = 0.75
 
 @dataclass(frozen=True)
 class CpuMachine:
-    """A CPU in numbers. The rates were measured on a Zen 5 core; `calibrate` fits them to records of another one.
+    """A CPU in numbers. The rates were measured on a Zen 5 core; `calibration.calibrated` fits them to others.
 
     vector_bytes, registers: of the vector unit. cache_bytes: of the three levels, as one core sees them. Per cycle:
     multiply_adds and loads of vectors, and bytes that come from beyond the first level. latency: cycles of a

@@ -103,10 +103,11 @@ class _Watched:
 
 
 class Refinement:
-    """Refines one library while it serves. main: what to run a measured call with; `wants` says which those are.
+    """Refines one library while it serves; `wants` says which calls it measures.
 
-    model: predicts times at first, and learns. hardware: which machine this is, in words: what was measured on another
-    one is left alone. folder: where `FILE` lies, such as that of a tuning database; None keeps all in memory.
+    module, selection: the library's. model: predicts times at first, and learns; what was measured on other hardware
+    than its own is left alone. threads: that calls run on. budget: what measuring may cost. folder: where `FILE` lies,
+    such as that of a tuning database; None keeps all in memory.
     """
 
     def __init__(
@@ -321,7 +322,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         plain = json.loads(file.read_text()) if file.exists() else {}
         return dict(plain.get("hardware", {})) if plain.get("format") == _FORMAT else {}
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         warnings.warn(f"{file} cannot be read and is begun anew: {error!r}", RuntimeWarning, stacklevel=4)
         return {}
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tvm_dyn.runtime.distill import distill
-from tvm_dyn.runtime.table import DEPTH, MOST_VARIANTS
+from tvm_dyn.runtime.table import DEPTH
 from tvm_dyn.runtime.variants import Leaf, Split, Tree
 from tvm_dyn.schedules.choices import Choice
 from tvm_dyn.schedules.matmul_packed import PackedTile
@@ -58,12 +58,12 @@ def choose(search: TaskSearch, predictor: Predictor, threads: int, source: str) 
     least = search.best
     measured = _of_one_layout(search)
     seconds = np.array([c.seconds_known for c in measured]).T
-    best = [measured[n] for n in choose_variants(seconds, weights, REGRET / 10, MOST_VARIANTS)]
+    best = [measured[n] for n in choose_variants(seconds, weights, REGRET / 10)]
     shapes = _grid(search)
     pool = _with_siblings(search, best)
     costs = _costs(search, predictor, [s.extents for s in shapes], pool, threads)
     share = np.array([shape.weight for shape in shapes])
-    kept = choose_variants(costs, share, REGRET / 10, MOST_VARIANTS)
+    kept = choose_variants(costs, share, REGRET / 10)
     tree = distill([s.extents for s in shapes], costs[:, kept], list(share), 2**DEPTH).tree
     kept, tree = _used(kept, tree)
     tiles = [pool[n][1] for n in kept]

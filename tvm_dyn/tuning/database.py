@@ -26,6 +26,7 @@ from tvm.target import Target
 from tvm.tirx import PrimFunc
 
 from tvm_dyn.errors import DamagedRecordWarning, DatabaseError
+from tvm_dyn.runtime.files import replace_bytes
 from tvm_dyn.tuning.log_folder import Line, LogFolder, dump
 from tvm_dyn.tuning.records import Measurement, Record, StoredWorkload, digest, plain, trace_json
 
@@ -155,9 +156,7 @@ class TuningDatabase:
                 archive.writestr(name, "".join(dump(value) for value in contents[name]))
         target = Path(path)
         try:
-            with tempfile.NamedTemporaryFile(dir=target.parent, prefix=target.name, delete=False) as file:
-                file.write(packed.getvalue())
-            os.replace(file.name, target)
+            replace_bytes(target, packed.getvalue())
         except OSError as error:
             raise DatabaseError(f"cannot write {target}: {error}") from error
         return len(kept)

@@ -10,7 +10,7 @@ from tvm.target import Target
 
 from tvm_dyn.errors import CostModelError
 from tvm_dyn.runtime.calibration import Sample
-from tvm_dyn.runtime.cost_model import CostModel
+from tvm_dyn.runtime.cost_model import FEWEST_SAMPLES, CostModel
 from tvm_dyn.runtime.occupancy import Machine, has_form
 from tvm_dyn.runtime.variants import Variant
 from tvm_dyn.tuning.records import Conditions
@@ -65,6 +65,8 @@ class Predictor:
             for candidate in search.measured
             for point, seconds in zip(search.task.points, candidate.seconds_known, strict=True)
         ]
-        if len(samples) > _GROWTH * self._samples:
+        # Too few to teach trees must not replace what other models taught.
+        fewest = FEWEST_SAMPLES if self.learned else 1
+        if len(samples) > _GROWTH * self._samples and len(samples) >= fewest:
             self._model = CostModel.fit(samples, self._machine, self._hardware)
             self._samples = len(samples)

@@ -127,8 +127,11 @@ class TrackedPool(LocalPool):
                 os.unlink(artifact.path)
 
         with ThreadPoolExecutor(self._at_once) as threads:
-            for future in as_completed([threads.submit(one, position) for position in range(len(traces))]):
-                yield future.result()
+            try:
+                for future in as_completed([threads.submit(one, position) for position in range(len(traces))]):
+                    yield future.result()
+            finally:  # who stops early waits for what runs only
+                threads.shutdown(wait=False, cancel_futures=True)
 
     def _somewhere(
         self, worker: Worker, workload: StoredWorkload, artifact: Artifact, extents: Sequence[Values]

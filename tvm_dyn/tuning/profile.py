@@ -19,12 +19,12 @@ from pathlib import Path
 
 from tvm_dyn.dims import Dim
 from tvm_dyn.errors import TuningError
+from tvm_dyn.runtime.shape_profile import COUNT
 
 _OPEN_LIMIT = 512
 """Where a dim without an upper bound ends..."""
 _OPEN_PRODUCT = 4096
 """... and the product of several of them."""
-_COUNT = "count"
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ def _counted(row: object, where: str) -> tuple[dict[str, int], float]:
     if not isinstance(row, Mapping):
         raise TuningError(f"{where}: {row!r} is no shape; write extents by name of dim")
     try:
-        extents = {str(name): int(value) for name, value in row.items() if name != _COUNT}
-        return extents, float(row.get(_COUNT, 1))
+        extents = {str(name): int(value) for name, value in row.items() if name != COUNT}
+        return extents, float(row.get(COUNT, 1))
     except (TypeError, ValueError) as error:
         raise TuningError(f"{where}: {dict(row)} is no shape: {error}; write whole numbers") from error
 

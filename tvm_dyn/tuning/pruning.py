@@ -17,12 +17,11 @@ class Fastest:
 
     def __init__(self, records: Sequence[Record], keep: int, foreign: bool):
         self._foreign = foreign
-        self._limits: dict[tuple, float] = {}
         times: dict[tuple, list[float]] = {}
         for record in records:
             for place, seconds in _times(record).items():
                 times.setdefault(place, []).append(seconds)
-        self._limits = {place: sorted(seconds)[:keep][-1] for place, seconds in times.items()}
+        self._limits: dict[tuple, float] = {place: sorted(seconds)[:keep][-1] for place, seconds in times.items()}
 
     def __call__(self, record: Record) -> Record | None:
         """What to keep of a record, None for nothing."""

@@ -120,7 +120,11 @@ class TrackedSite:
             session = tracker.request(self.key, session_timeout=_SESSION_SECONDS)
             session.upload(path)
             module = session.load_module(Path(path).name)
-            yield _RemoteKernel(module, session.cuda(0) if self.kind == "cuda" else session.cpu(0))
+            try:
+                yield _RemoteKernel(module, session.cuda(0) if self.kind == "cuda" else session.cpu(0))
+            except CompileError:
+                session.remove(Path(path).name)
+                raise
             session.remove(Path(path).name)
         except CompileError:
             raise

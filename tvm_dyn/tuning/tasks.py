@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import ir, relax
@@ -176,7 +176,5 @@ def _spread(points: list[TaskPoint]) -> list[TaskPoint]:
     ordered = sorted(points, key=lambda p: p.operations)
     groups = [ordered[i * len(ordered) // POINTS : (i + 1) * len(ordered) // POINTS] for i in range(POINTS)]
     return [
-        TaskPoint(max(group, key=lambda p: p.calls).values, max(group, key=lambda p: p.calls).extents,
-                  sum(p.calls for p in group))
-        for group in groups
-    ]  # fmt: skip
+        replace(max(group, key=lambda p: p.calls), calls=sum(p.calls for p in group)) for group in groups
+    ]

@@ -142,9 +142,8 @@ class Tuner:
             candidate.fault = outcome
             measurement = Measurement(self.conditions, fault=outcome)
         else:
+            candidate.take(outcome)
             measurement = Measurement(self.conditions, dict(zip(places, outcome, strict=True)))
         backbone: PrimFunc = search.task.backbone
         self.database.commit(backbone, record(backbone, candidate.tile), self.target, measurement)
         self.measured += 1
-        if not isinstance(outcome, str):
-            candidate.take(outcome)

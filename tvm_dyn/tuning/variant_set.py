@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MOST = 10
+from tvm_dyn.runtime.table import MOST_VARIANTS
+
 REGRET = 0.03
 
 
@@ -22,32 +23,31 @@ def expected_regret(seconds: np.ndarray, weights: np.ndarray, chosen: Sequence[i
 
 
 def choose_variants(
-    seconds: np.ndarray, weights: np.ndarray, allowed: float = REGRET, most: int = MOST, always: Sequence[int] = ()
+    seconds: np.ndarray, weights: np.ndarray, allowed: float = REGRET, most: int = MOST_VARIANTS
 ) -> list[int]:
     """Positions of the fewest variants whose expected regret is at most ``allowed``, best first; ``most`` at most.
 
     seconds: [points, variants], inf where a variant was not measured; each point needs a finite one.
-    always: variants that are in the set whatever they cost.
     Raises ValueError for no variants and for points without times.
     """
     if not seconds.size or not np.isfinite(seconds.min(axis=1)).all():
         raise ValueError("every point needs the time of at least one variant")
-    chosen = list(always)
+    chosen: list[int] = []
     while not chosen or (expected_regret(seconds, weights, chosen) > allowed and len(chosen) < most):
         rest = [v for v in range(seconds.shape[1]) if v not in chosen]
         if not rest:
             break
         chosen.append(min(rest, key=lambda v: _padded_regret(seconds, weights, [*chosen, v])))
-        chosen = _exchanged(seconds, weights, chosen, len(always))
+        chosen = _exchanged(seconds, weights, chosen)
     return chosen
 
 
-def _exchanged(seconds: np.ndarray, weights: np.ndarray, chosen: list[int], fixed: int) -> list[int]:
+def _exchanged(seconds: np.ndarray, weights: np.ndarray, chosen: list[int]) -> list[int]:
     """The set after the exchanges of single variants that lower its regret."""
     best, improved = _padded_regret(seconds, weights, chosen), True
     while improved:
         improved = False
-        for place in range(fixed, len(chosen)):
+        for place in range(len(chosen)):
             for variant in range(seconds.shape[1]):
                 if variant in chosen:
                     continue
