@@ -162,3 +162,13 @@ def test_softmax_along_any_axis_and_of_special_values(axis):
     found = xp.softmax(xp.asarray(rows)).numpy()
     assert np.isnan(found[:2, 0]).all()
     np.testing.assert_allclose(found[2], [0, 0.5, 0.5])
+
+
+def test_a_listing_of_what_is_partly_computed_or_copied():
+    x = xp.asarray(np.ones((3, 4), "float32"))
+    y = xp.exp(x)
+    view = y[None]
+    y.numpy()
+    assert xp.disassemble(view) == ""
+    a, b = xp.asarray(np.ones((3, 4, 5), "float32")), xp.asarray(np.ones((4, 5), "float32"))
+    assert "rsum" in xp.disassemble(xp.sum(a + xp.max(b, axis=-1, keepdims=True), axis=(1, 2)))

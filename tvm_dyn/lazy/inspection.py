@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from tvm_dyn.lazy.array import Array
-from tvm_dyn.lazy.fuse import pending
-from tvm_dyn.lazy.run import plan_of
+from tvm_dyn.lazy.run import plan_for
 
 
 def disassemble(array: Array) -> str:
-    """The programs that computing ``array`` would run now, in order, each with its space; "" where it is there."""
-    nodes = pending([array._node])
-    if not nodes:
+    """The programs that computing ``array`` would run now, in order, each with its space; "" where it is there.
+
+    Operands that programs need as copies are computed for that.
+    """
+    plan = plan_for(array._node)
+    if plan is None:
         return ""
-    plan, _ = plan_of(nodes, [array._node])
     texts = []
     for program in plan.programs:
         space = program.space

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -179,7 +178,3 @@ def normal_axes(axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if len(set(axes)) != len(axes):
         raise ValueError(f"axis={axis}: an axis is named twice")
     return axes
-
-
-def size(shape: Shape) -> int:
-    return math.prod(shape)

@@ -35,8 +35,20 @@ def _materialise(roots: Sequence[Node]) -> None:
     results = plan.run(leaves)
     with _lock:
         for result, number in plan.outputs:
-            nodes[number].settle(results[result])
+            if not nodes[number].is_computed:  # another thread may have: who holds its result keeps it
+                nodes[number].settle(results[result])
         _unsettled(roots)
+
+
+def plan_for(root: Node) -> Plan | None:
+    """The plan that would compute a node now, None where it is computed; operands that have to be there are."""
+    try:
+        with _lock:
+            nodes = _unsettled([root])
+            return plan_of(nodes, [root])[0] if nodes else None
+    except NeedsValues as need:
+        materialise(need.nodes)
+        return plan_for(root)
 
 
 def _unsettled(roots: Sequence[Node]) -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,21 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "FloorDiv": operator.floordiv,
     "FloorMod": operator.mod, "Min": min, "Max": max, "EQ": operator.eq, "NE": operator.ne, "LT": operator.lt,
     "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "And": lambda a, b: a and b, "Or": lambda a, b: a or b,
-    "Div": lambda a, b: int(a / b), "Mod": lambda a, b: a - b * int(a / b),
 }  # fmt: skip
+
+
+def _truncdiv(a: int, b: int) -> int:
+    return a // b if (a < 0) == (b < 0) else -(-a // b)
+
+
+def _truncmod(a: int, b: int) -> int:
+    return a - b * _truncdiv(a, b)
+
+
+_DIVISION: dict[tuple[str, bool], Callable[[Any, Any], Any]] = {
+    ("Div", True): operator.truediv, ("Mod", True): math.fmod, ("Div", False): _truncdiv, ("Mod", False): _truncmod,
+}  # fmt: skip
+"""By kind, and whether it is of floats; that of integers rounds towards zero."""
 
 
 def extent_function(expr: Any) -> Callable[[Dims], Any]:
@@ -30,8 +44,9 @@ def extent_function(expr: Any) -> Callable[[Dims], Any]:
         return lambda dims: value
     if isinstance(expr, tirx.Var):
         return lambda dims: dims[expr]
-    if kind in _BINARY:
-        apply, a, b = _BINARY[kind], extent_function(expr.a), extent_function(expr.b)
+    apply = _BINARY.get(kind) or _DIVISION.get((kind, "float" in str(expr.ty)))
+    if apply:
+        a, b = extent_function(expr.a), extent_function(expr.b)
         return lambda dims: apply(a(dims), b(dims))
     if kind == "Cast":
         value_of, convert = extent_function(expr.value), float if "float" in str(expr.ty) else int

@@ -47,6 +47,7 @@ class TieredLibrary(InterpretedLibrary):
         self._compiled: Library | None = None
         self._source: BackgroundBuild | None = None  # of the compiled library's file
         self._tier = "bytecode"
+        self._decided = False  # which tier stays
         self._times: list[tuple[float, float]] = []
         self._changing = threading.Lock()
         self._build: BackgroundBuild | None = BackgroundBuild(model, target, dims, self._num_threads)
@@ -80,11 +81,12 @@ class TieredLibrary(InterpretedLibrary):
         self._compiled.export(path)
 
     def _main(self) -> Callable[..., Any]:
-        if self._tier == "llvm" and self._compiled:
-            return self._compiled._main()
         if self._build and self._build.is_done:
             self._receive()
-        return self._try_both if self._compiled else self._interpret
+        compiled = self._compiled
+        if self._tier == "llvm" and compiled:
+            return compiled._main()
+        return self._interpret if compiled is None or self._decided else self._try_both
 
     def _receive(self) -> None:
         with self._changing:
@@ -106,12 +108,12 @@ class TieredLibrary(InterpretedLibrary):
         self._interpret(*tensors)
         end = time.perf_counter()
         with self._changing:
+            if self._decided:
+                return result
             self._times.append((middle - start, end - middle))
             trials = self._times[1:]
             if len(trials) >= _TRIALS:
                 compiled_best, interpreted_best = (min(times) for times in zip(*trials, strict=True))
-                faster = compiled_best <= interpreted_best
-                self._tier = "llvm" if faster else "bytecode"
-                if not faster:
-                    self._compiled = None
+                self._tier = "llvm" if compiled_best <= interpreted_best else "bytecode"
+                self._decided = True
         return result

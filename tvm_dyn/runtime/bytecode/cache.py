@@ -33,11 +33,6 @@ def interpreter() -> Any:
     return load_interpreter(hardware.host_target(), default_folder())[ENTRY]
 
 
-def is_cached() -> bool:
-    """Whether `interpreter` takes milliseconds, and not the seconds of a build."""
-    return _file(hardware.host_target(), default_folder()).exists()
-
-
 def load_interpreter(target: Target, folder: Path) -> tvm.runtime.Module:
     """The module of the interpreter for ``target``, from ``folder`` or built into it.
 

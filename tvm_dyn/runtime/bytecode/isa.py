@@ -83,7 +83,7 @@ def maximum(a: Any, b: Any) -> Any:
     return _choose(_is_nan(a), a, larger) if "float" in str(a.ty) else larger
 
 
-def _minimum(a: Any, b: Any) -> Any:
+def minimum(a: Any, b: Any) -> Any:
     smaller = _choose(a < b, a, b)
     return _choose(_is_nan(a), a, smaller) if "float" in str(a.ty) else smaller
 
@@ -121,7 +121,7 @@ _BINARY: dict[str, Body] = {
     "sub": lambda a, b: a - b,
     "div": lambda a, b: a / b,
     "max": maximum,
-    "min": _minimum,
+    "min": minimum,
 }
 COMMUTATIVE = frozenset({"add", "mul", "max", "min", "eq", "ne", "and", "or", "xor"})
 _COMPARE: dict[str, Body] = {
@@ -292,7 +292,7 @@ def _reductions() -> Iterator[Opcode]:
         yield _reduction("rsum", dtype, wrapping, _BINARY["add"], 0)
         yield _reduction("rprod", dtype, wrapping, _BINARY["mul"], 1)
         yield _reduction("rmax", dtype, dtype, maximum, low)
-        yield _reduction("rmin", dtype, dtype, _minimum, high)
+        yield _reduction("rmin", dtype, dtype, minimum, high)
     yield _reduction("rsumsq", "float32", "float32", _BINARY["add"], 0)
     yield _reduction("rany", "bool", "uint8", _LOGICAL["or"], 0)
     yield _reduction("rall", "bool", "uint8", _LOGICAL["and"], 1)
@@ -308,10 +308,6 @@ def _reduction(name: str, dtype: str, stored: str, body: Body, identity: float |
 
 NOT_FOUND = 2**62
 """What ``find`` gives where a row has no such element."""
-
-
-def minimum_of_ints(a: Any, b: Any) -> Any:
-    return _choose(a < b, a, b)
 
 
 def stored_bytes(stored: str) -> int:

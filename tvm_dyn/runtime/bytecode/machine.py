@@ -33,9 +33,9 @@ class _Arena(threading.local):
 
     def fit(self, task_bytes: int, tasks: int) -> None:
         """Have at least so many bytes for each of so many tasks."""
-        self.task_bytes = max(self.task_bytes, task_bytes + -task_bytes % _PAGE)
-        self.tasks = max(self.tasks, tasks)
-        self._memory = np.empty(self.task_bytes * self.tasks + _PAGE, np.uint8)
+        task_bytes, tasks = max(self.task_bytes, task_bytes + -task_bytes % _PAGE), max(self.tasks, tasks)
+        self._memory = np.empty(task_bytes * tasks + _PAGE, np.uint8)
+        self.task_bytes, self.tasks = task_bytes, tasks  # not before there is memory for them
         offset = -self._memory.ctypes.data % _PAGE
         self.address = self._memory.ctypes.data + offset
         words = self._memory[offset : offset + self.task_bytes * self.tasks].view(np.int64)

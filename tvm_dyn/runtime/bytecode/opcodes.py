@@ -117,7 +117,7 @@ def _reduce(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> Non
 def _find(opcode: Opcode, block: Block, operands: Operands, lanes: int) -> None:
     """The first column whose element is the row's value ``b``; vectors are searched as wholes."""
     d, a, b = _views(opcode, block, operands)
-    least = Fold("int64", isa.NOT_FOUND, isa.minimum_of_ints, lanes // 2)
+    least = Fold("int64", isa.NOT_FOUND, isa.minimum, lanes // 2)
 
     def row(inside: Block, o: Expr) -> None:
         offset = inside.let(o * operands.steps[1], "offset")
