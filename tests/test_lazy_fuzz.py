@@ -1,5 +1,6 @@
 """Fuzz: programs made of random calls of the public functions, on arrays beside forbidden pages, never crash."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -125,7 +126,7 @@ def _run(first, count, timeout):
     code = f"import test_lazy_fuzz; print(test_lazy_fuzz.fuzz({first}, {count}))"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True,
-        timeout=timeout, check=False,
+        timeout=timeout, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > count // 4, "hardly anything was computed by the machine"

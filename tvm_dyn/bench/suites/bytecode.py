@@ -217,7 +217,7 @@ def _throughput(make: Callable[[int], _Work], elements: int, threads: int) -> It
 
 
 def _bound(result: lazy.Array) -> tuple[Launch, array[int], np.ndarray, list[Any]]:
-    """The launch that computes an array, bound to its leaves and to a result of its own, and what addresses point at."""
+    """The launch that computes an array, its leaves' and its result's addresses, that result, and what the addresses mean."""
     node = result._node
     plan, leaves = plan_of(pending([node]), [node])
     bases = plan.bases[:]
