@@ -57,7 +57,7 @@ class _Compiled:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         library = self._library(inputs)
-        found = iter(library(*(inputs[k].detach() for k in self._tensors)) if library else ())
+        found = iter(library(*(inputs[k].detach() for k in self._tensors)))
         return [self._result(result, found) for result in self._results]
 
     def _result(self, result: Any, found: Any) -> Any:
@@ -73,7 +73,7 @@ class _Compiled:
                 "gradients are not supported: call the compiled model under torch.no_grad() or torch.inference_mode()"
             )
         fixed = self._fixed(inputs)
-        key = tuple((id(v), v._version) if isinstance(v, torch.Tensor) else v for v in fixed.values())
+        key = tuple((id(v), _version(v)) if isinstance(v, torch.Tensor) else v for v in fixed.values())
         if key not in self._libraries:
             self._libraries[key] = fixed, api.compile(self._export(inputs, fixed))  # keeps what the ids are of
         return self._libraries[key][1]
@@ -174,3 +174,8 @@ def _with_numbers(graph: fx.GraphModule, numbers: dict[int, float]) -> fx.GraphM
 def _results(graph: fx.GraphModule) -> list[Any]:
     (output,) = [n for n in graph.graph.nodes if n.op == "output"]
     return list(output.args[0])
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to; torch does not count that for tensors made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -18,6 +18,7 @@ def whole(x: np.ndarray) -> np.ndarray:
 
 
 def close(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.shape == want.shape
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 

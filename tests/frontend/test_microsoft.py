@@ -7,6 +7,7 @@ from graphs import normal, reference
 from onnx import numpy_helper
 
 import tvm_dyn
+from tvm_dyn.errors import UnsupportedOperatorError
 
 TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9}
 
@@ -34,9 +35,8 @@ def check(model: onnx.ModelProto, *calls: list[np.ndarray], rounding: int = 0) -
     library = tvm_dyn.compile(model)
     for arrays in calls:
         for got, want in zip(library(*arrays), reference(model, arrays), strict=True):
-            assert got.dtype == want.dtype
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
             if want.dtype.kind in "iu":
-                assert got.shape == want.shape
                 assert np.abs(got.astype("int64") - want.astype("int64")).max(initial=0) <= rounding
             else:
                 np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
@@ -159,6 +159,22 @@ def test_quantized_softmax():
     scale, zero = np.array(1 / 256, "float32"), np.array(0, "uint8")
     model = graph("QLinearSoftmax", [("uint8", ["n", "m"]), S[0], Z[0], scale, zero], axis=-1, opset=13)
     check(model, *[[codes("uint8", n, m)] for n, m in [(1, 1), (7, 33)]], rounding=1)
+
+
+def test_a_softmax_that_flattens_is_refused():
+    model = graph("QLinearSoftmax", [("uint8", ["n", "m", 3]), S[0], Z[0], S[1], Z[1]], axis=1, opset=11)
+    with pytest.raises(UnsupportedOperatorError, match="opset 11"):
+        tvm_dyn.compile(model)
+
+
+def test_codes_without_a_zero_point_stay_of_their_type():
+    """onnxruntime aborts on this one: numpy tells what is right."""
+    library = tvm_dyn.compile(graph("QLinearSigmoid", [("int8", ["n"]), S[0], np.array(3, "int8"), S[1]]))
+    for x in (codes("int8", 1), codes("int8", 257)):
+        value = 1 / (1 + np.exp(-(x.astype("float64") - 3) * float(S[0])))
+        (found,) = library(x)
+        assert found.dtype == np.int8
+        np.testing.assert_allclose(found, np.clip(np.rint(value / float(S[1])), -128, 127), atol=1)
 
 
 @pytest.mark.parametrize("op_type", ["QLinearGlobalAveragePool", "QLinearAveragePool"])

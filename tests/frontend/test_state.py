@@ -14,7 +14,7 @@ def check(model, *calls) -> None:
     for arrays in calls:
         wanted = reference.run(None, dict(zip(names, arrays, strict=True)))
         for got, want in zip(library(*arrays), wanted, strict=True):
-            assert got.dtype == want.dtype
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 

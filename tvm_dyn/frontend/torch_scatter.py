@@ -37,7 +37,7 @@ def index_put(
     given = [item for item in indices if item is not None]
     if len(given) < len(indices):
         return NotImplemented
-    if given[0].dtype == "bool":
+    if any(item.dtype == "bool" for item in given):
         return _where(t, self, given, values, accumulate)
     shape = t.ctx.broadcast_shape(*(t.shape(item) for item in given))
     last = constant([-1], "int64")

@@ -217,7 +217,7 @@ def _throughput(make: Callable[[int], _Work], elements: int, threads: int) -> It
 
 
 def _bound(result: lazy.Array) -> tuple[Launch, array[int], np.ndarray, list[Any]]:
-    """The launch that computes an array, its leaves' and its result's addresses, that result, and what the addresses mean."""
+    """The launch of an array, bound to addresses: it, they, the result, and what the addresses are in."""
     node = result._node
     plan, leaves = plan_of(pending([node]), [node])
     bases = plan.bases[:]

@@ -104,7 +104,7 @@ def _bias(o: Operators, node: Node, q: Value, k: Value, mask: Value | None, adde
     queries, keys = o.shape(q)[2], o.shape(k)[2]
     parts = [] if added is None else [added]
     if mask is not None:
-        parts.append(_mask_bias(o, node, mask, keys))
+        parts.append(_mask_bias(o, node, mask, o.shape(q)[0], keys))
     if node.attr("unidirectional", 0):
         parts.append(_causal_bias(o, queries, keys))
     if not parts:
@@ -115,14 +115,14 @@ def _bias(o: Operators, node: Node, q: Value, k: Value, mask: Value | None, adde
     return total
 
 
-def _mask_bias(o: Operators, node: Node, mask: Value, keys: Any) -> Value:
+def _mask_bias(o: Operators, node: Node, mask: Value, batch: Any, keys: Any) -> Value:
     """mask_filter_value where a key is masked: from 0 and 1 (batch, keys), (batch, queries, keys) or
     (batch, 1, queries, keys), or from the number of keys of each row (batch).
     """
     rank, value = o.ctx.rank(mask), node.attr("mask_filter_value", -10000.0)
     if rank == 1:
         kept = o("Less", _range(o, keys), o("Unsqueeze", o.cast(mask, "int64"), o.ints([1])))
-        batch = o.shape(mask)[0]
+        batch = o.ctx.require_equal(o.shape(mask)[0], batch, "the lengths in a mask and the batch")
         kept = o.reshape(kept, [batch, 1, 1, keys])
     else:
         kept = o.cast(mask, "bool")

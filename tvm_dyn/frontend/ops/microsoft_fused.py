@@ -145,7 +145,7 @@ def _parameters(node: Node) -> dict[str, Any]:
 def _activated(o: Operators, node: Node, x: Value, name: str | None, parameters: dict[str, Any]) -> Value:
     if not name:
         return x
-    if name == "Clip":
+    if name == "Clip" and {"min", "max"} <= parameters.keys():
         return o("Clip", x, *(o.number(parameters[bound], x) for bound in ("min", "max")))
     if name not in ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid", "HardSwish", "Elu"):
         raise UnsupportedOperatorError(f"{node.label}: activation {name} is not supported")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tvm_dyn.errors import UnsupportedOperatorError
 from tvm_dyn.frontend.composition import Operators, composed
 from tvm_dyn.frontend.node import Node
-from tvm_dyn.frontend.ops.integer_products import aligned, emit_matmul_integer, requantized
+from tvm_dyn.frontend.ops.integer_products import aligned, emit_matmul_integer
+from tvm_dyn.frontend.ops.quantize import requantized
 from tvm_dyn.frontend.value import Value, constant
 
 _DOMAIN = "com.microsoft"
@@ -83,6 +85,12 @@ def qlinear_binary(o: Operators, node: Node) -> Value:
 @composed("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=_DOMAIN)
 def qlinear_unary(o: Operators, node: Node) -> Value:
     """Inputs: x, its scale and zero point, the result's scale and zero point."""
+    last = (node.attr("axis", -1) + 1) % o.ctx.rank(node.data(0)) == 0
+    if node.op_type == "QLinearSoftmax" and node.attr("opset", 13) < 13 and not last:
+        raise UnsupportedOperatorError(
+            f"{node.label}: QLinearSoftmax as of opset {node.attr('opset')}, which flattens its input first, is not "
+            "supported: convert the model to opset 13 or later"
+        )
     attrs = {name: node.attr(name) for name in ("alpha", "axis")}
     return _quantized(o, o(node.op_type.removeprefix("QLinear"), _dequantized(o, node, 0), **attrs), node, 3)
 
@@ -119,4 +127,9 @@ def _dequantized(o: Operators, node: Node, position: int) -> Any:
 
 
 def _quantized(o: Operators, value: Value, node: Node, position: int) -> Any:
-    return o("QuantizeLinear", value, node.data(position), node.input(position + 1))
+    """Codes of the result, whose scale and zero point are at ``position``; without one they are as the operand's."""
+    zero = node.input(position + 1)
+    if zero is None:
+        codes = next(v for v in node.inputs if v is not None and v.dtype in ("uint8", "int8"))
+        zero = constant(0, codes.dtype)
+    return o("QuantizeLinear", value, node.data(position), zero)
