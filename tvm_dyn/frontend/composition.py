@@ -92,6 +92,10 @@ class Operators:
         """The extents of a value."""
         return self.ctx.shape(value)
 
+    def range(self, count: Any) -> Value:
+        """0, 1, ... below an extent, in one dimension."""
+        return self("Range", *(self.reshape(self.ints([v]), []) for v in (0, count, 1)))
+
     def reshape(self, value: Value, shape: Sequence[Any]) -> Value:
         """The value in another shape."""
         return self("Reshape", value, self.ints(shape), allowzero=1)

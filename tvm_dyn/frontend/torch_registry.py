@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx
 import torch
 import tvm
@@ -88,15 +87,15 @@ class TorchContext:
         return self.cast(item, dtype)
 
     def cast(self, value: Value, dtype: str) -> Value:
-        if value.dtype == dtype:
-            return value
-        return self.onnx("Cast", value, to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+        """The value with another element type."""
+        return self._operators.cast(value, dtype)
 
     def ints(self, items: Any) -> Value:
         """Integers as the 1-D tensor that ONNX operators take for axes, sizes and so on."""
-        return symbols(list(items))
+        return self._operators.ints(list(items))
 
     def shape(self, value: Value) -> list[Any]:
+        """The extents of a value."""
         return self.ctx.shape(value)
 
     def axes(self, value: Value, dims: int | Sequence[int] | None) -> list[int]:

@@ -103,17 +103,20 @@ def where(condition: Any, x1: Any, x2: Any) -> Array:
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Array:
+    """Elements kept within ``min`` and ``max``, either of which may be None for no bound."""
     result = asarray(x)
     result = result if min is None else maximum(result, min)
     return result if max is None else minimum(result, max)
 
 
 def isnan(x: Any) -> Array:
+    """Which elements are NaN."""
     array = asarray(x)
     return not_equal(array, array)
 
 
 def astype(x: Array, dtype: Any) -> Array:
+    """The elements as another dtype, by numpy's conversion."""
     return x.astype(dtype)
 
 
@@ -187,14 +190,18 @@ sum = _reducing("rsum", "sum")
 prod = _reducing("rprod", "prod")
 max = _reducing("rmax", "max")
 min = _reducing("rmin", "min")
+_any = _reducing("rany", "any")
+_all = _reducing("rall", "all")
 
 
 def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    return _reducing("rany", "any")(_truth(x), axis=axis, keepdims=keepdims)
+    """Whether an element is true; along an axis, several, or all of them."""
+    return _any(_truth(x), axis=axis, keepdims=keepdims)
 
 
 def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    return _reducing("rall", "all")(_truth(x), axis=axis, keepdims=keepdims)
+    """Whether every element is true; along an axis, several, or all of them."""
+    return _all(_truth(x), axis=axis, keepdims=keepdims)
 
 
 def _truth(x: Any) -> Array:
@@ -203,12 +210,14 @@ def _truth(x: Any) -> Array:
 
 
 def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
+    """The arithmetic mean along an axis, several, or all of them; integers become float64."""
     array = _as_real(x)
     axes = record.normal_axes(axis, array.ndim)
     return sum(array, axis=axes, keepdims=keepdims) / _extent(array, axes)
 
 
 def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The variance: the sum of squared distances from the mean over their number less ``correction``."""
     array = _as_real(x)
     axes = record.normal_axes(axis, array.ndim)
     distance = array - mean(array, axis=axes, keepdims=True)
@@ -216,6 +225,7 @@ def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
 
 
 def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
+    """The square root of `var`."""
     return sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
@@ -229,10 +239,12 @@ def _extent(array: Array, axes: Sequence[int]) -> float:
 
 
 def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The place of the first largest element (int64), of the flat array for no axis."""
     return _place_of("rmax", np.argmax, x, axis, keepdims)
 
 
 def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The place of the first smallest element (int64), of the flat array for no axis."""
     return _place_of("rmin", np.argmin, x, axis, keepdims)
 
 
@@ -248,32 +260,39 @@ def _place_of(op: str, function: Callable[..., Any], x: Any, axis: int | None, k
 # ---- shapes
 
 def reshape(x: Array, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
+    """The elements in another shape, of which one extent may be -1. Raises ValueError where the numbers differ."""
     wanted = (shape,) if isinstance(shape, int) else tuple(shape)
     wanted = np.broadcast_to(np.empty(()), x.shape).reshape(wanted).shape  # numpy resolves -1 and refuses
     return Array(record.reshaped(x._node, wanted))
 
 
 def expand_dims(x: Array, /, *, axis: int | tuple[int, ...] = 0) -> Array:
+    """The array with an axis of extent 1 at each of these places."""
     return reshape(x, np.expand_dims(np.broadcast_to(np.empty(()), x.shape), axis).shape)
 
 
 def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
+    """The array without axes of extent 1. Raises ValueError for another extent."""
     return reshape(x, np.squeeze(np.broadcast_to(np.empty(()), x.shape), axis).shape)
 
 
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
+    """The axes in another order."""
     return Array(record.view(x._node, lambda value: value.transpose(axes)))
 
 
 def matrix_transpose(x: Array, /) -> Array:
+    """The last two axes exchanged."""
     return x.mT
 
 
 def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
+    """The array as numpy broadcasts it to a shape. Raises ValueError where it cannot."""
     return Array(record.view(x._node, lambda value: np.broadcast_to(value, tuple(shape))))
 
 
 def take(x: Array, indices: Array, /, *, axis: int) -> Array:
+    """Slices along an axis by their places. Raises IndexError for places outside, when it is computed."""
     if axis % x.ndim == 0:
         return Array(record.gather(x._node, unpack(indices)[0]))
     return Array(record.fallback("take", lambda value, index: np.take(value, index, axis=axis), *unpack(x, indices)))

@@ -60,6 +60,7 @@ class Node:
 
 
 def leaf(value: np.ndarray) -> Node:
+    """A node for values that are there."""
     return Node("leaf", (), value.dtype.name, value.shape, value=value)
 
 
@@ -73,6 +74,7 @@ def broadcast(shapes: list[Shape]) -> Shape:
 
 @functools.cache
 def has_opcode(op: str, dtype: str) -> bool:
+    """Whether the machine has ``op`` for a dtype."""
     return dtype in isa.SHORT and isa.mnemonic(op, dtype) in isa.NUMBER
 
 

@@ -55,6 +55,7 @@ def elementwise(op: str, name: str, function: Callable[..., Any], *args: Node) -
 
 
 def compare(op: str, name: str, function: Callable[..., Any], a: Node, b: Node) -> Node:
+    """A comparison, in the dtype that numpy compares in; numpy's own where opcodes do not mix as it does."""
     dtype = a.dtype if a.dtype == b.dtype else _common((a.dtype, b.dtype))
     mixed = {"int64", "float32"} <= {a.dtype, b.dtype} or not has_opcode(op, dtype)
     if mixed:
@@ -63,6 +64,7 @@ def compare(op: str, name: str, function: Callable[..., Any], a: Node, b: Node) 
 
 
 def choose(condition: Node, then: Node, otherwise: Node) -> Node:
+    """``then`` or ``otherwise`` by a condition, in their common dtype."""
     dtype = _common((then.dtype, otherwise.dtype))
     if not has_opcode("where", dtype) or condition.dtype != "bool":
         return fallback("where", np.where, condition, then, otherwise)
@@ -78,6 +80,7 @@ def apply(op: str, args: Sequence[Node], dtype: str) -> Node:
 
 
 def cast(node: Node, dtype: str) -> Node:
+    """The node in another dtype; itself where it has that."""
     if node.dtype == dtype:
         return node
     known = {node.dtype, dtype} <= set(NUMBERS) or ("float32" in (node.dtype, dtype) and (
@@ -117,6 +120,7 @@ _NUMPY = {"rsum": np.sum, "rprod": np.prod, "rmax": np.max, "rmin": np.min, "ran
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    """What a reduction over ``axes`` leaves of a shape."""
     kept = [(axis, extent) for axis, extent in enumerate(shape)]
     return tuple(1 if axis in axes else extent for axis, extent in kept if keepdims or axis not in axes)
 

@@ -24,6 +24,7 @@ def broadcast_strides(shape: Sequence[int], strides: Strides, space: Sequence[in
 
 
 def contiguous_strides(shape: Sequence[int], itemsize: int) -> Strides:
+    """The strides, in bytes, of an array whose rows follow one another."""
     strides = [itemsize] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
         strides[axis] = strides[axis + 1] * shape[axis + 1]

@@ -18,7 +18,8 @@ from tvm_dyn.frontend.node import Node
 from tvm_dyn.frontend.value import Value, constant
 
 _DOMAIN = "com.microsoft"
-_LOWEST = float(np.finfo("float32").min)
+LOWEST = float(np.finfo("float32").min)
+"""What is added to scores that must not count."""
 
 
 @composed("Attention", domain=_DOMAIN)
@@ -33,7 +34,7 @@ def attention(o: Operators, node: Node) -> list[Value]:
         projected = o("Add", projected, node.data(2))
     total = o.ctx.shape(projected)[-1]
     sizes = node.attr("qkv_hidden_sizes") or [total // 3] * 3
-    q, k, v = (_split_heads(o, part, heads) for part in o("Split", projected, o.ints(sizes), outputs=3, axis=-1))
+    q, k, v = (split_heads(o, part, heads) for part in o("Split", projected, o.ints(sizes), outputs=3, axis=-1))
     past = node.input(4)
     if past is not None:
         old = [o("Squeeze", part, o.ints([0])) for part in o("Split", past, o.ints([1, 1]), outputs=2, axis=0)]
@@ -41,7 +42,7 @@ def attention(o: Operators, node: Node) -> list[Value]:
     bias = _bias(o, node, q, k, node.input(3), node.input(5))
     result = _attend(o, node, q, k, v, bias)
     present = o("Concat", *(o("Unsqueeze", part, o.ints([0])) for part in (k, v)), axis=0) if node.outputs[1:] else None
-    return [_join_heads(o, result), present][: len(node.outputs)]
+    return [join_heads(o, result), present][: len(node.outputs)]
 
 
 @composed("MultiHeadAttention", domain=_DOMAIN)
@@ -55,11 +56,11 @@ def multi_head_attention(o: Operators, node: Node) -> list[Value | None]:
         raise UnsupportedOperatorError(f"{node.label}: packed queries, keys and values are not supported")
     if node.input(3) is not None:
         q, k, v = _add_biases(o, (q, k, v), node.data(3))
-    q, k, v = (_split_heads(o, part, heads) for part in (q, k, v))
+    q, k, v = (split_heads(o, part, heads) for part in (q, k, v))
     if node.input(6) is not None:
         k, v = o("Concat", node.data(6), k, axis=2), o("Concat", node.data(7), v, axis=2)
     bias = _bias(o, node, q, k, node.input(4), node.input(5))
-    return [_join_heads(o, _attend(o, node, q, k, v, bias)), k, v]
+    return [join_heads(o, _attend(o, node, q, k, v, bias)), k, v]
 
 
 def _add_biases(o: Operators, parts: tuple[Value, Value, Value], bias: Value) -> list[Value]:
@@ -76,7 +77,7 @@ def _refuse(node: Node, *attributes: str) -> None:
             raise UnsupportedOperatorError(f"{node.label}: {name} = {node.attr(name)} is not supported")
 
 
-def _split_heads(o: Operators, x: Value, heads: int) -> Value:
+def split_heads(o: Operators, x: Value, heads: int) -> Value:
     """(batch, heads, length, size) of (batch, length, heads * size)."""
     if o.ctx.rank(x) == 4:
         return x
@@ -84,7 +85,8 @@ def _split_heads(o: Operators, x: Value, heads: int) -> Value:
     return o("Transpose", o.reshape(x, [batch, length, heads, width // heads]), perm=[0, 2, 1, 3])
 
 
-def _join_heads(o: Operators, x: Value) -> Value:
+def join_heads(o: Operators, x: Value) -> Value:
+    """(batch, length, heads * size) of (batch, heads, length, size)."""
     batch, heads, length, size = o.shape(x)
     return o.reshape(o("Transpose", x, perm=[0, 2, 1, 3]), [batch, length, heads * size])
 
@@ -121,7 +123,7 @@ def _mask_bias(o: Operators, node: Node, mask: Value, batch: Any, keys: Any) -> 
     """
     rank, value = o.ctx.rank(mask), node.attr("mask_filter_value", -10000.0)
     if rank == 1:
-        kept = o("Less", _range(o, keys), o("Unsqueeze", o.cast(mask, "int64"), o.ints([1])))
+        kept = o("Less", o.range(keys), o("Unsqueeze", o.cast(mask, "int64"), o.ints([1])))
         batch = o.ctx.require_equal(o.shape(mask)[0], batch, "the lengths in a mask and the batch")
         kept = o.reshape(kept, [batch, 1, 1, keys])
     else:
@@ -131,16 +133,12 @@ def _mask_bias(o: Operators, node: Node, mask: Value, batch: Any, keys: Any) -> 
     return o("Where", kept, constant(0.0, "float32"), constant(value, "float32"))
 
 
-def _range(o: Operators, count: Any) -> Value:
-    return o("Range", *(o.reshape(o.ints([v]), []) for v in (0, count, 1)))
-
-
 def _causal_bias(o: Operators, queries: Any, keys: Any) -> Value:
     """(queries, keys): the lowest number for keys after the query, where the last query meets the last key."""
 
     def causal_bias(extents: list[Any]) -> te.Tensor:
         offset = prim(extents[1]) - prim(extents[0])
-        hidden, shown = tirx.const(_LOWEST, "float32"), tirx.const(0.0, "float32")
+        hidden, shown = tirx.const(LOWEST, "float32"), tirx.const(0.0, "float32")
         return te.compute(extents, lambda i, j: tirx.Select(j > i + offset, hidden, shown), name="causal_bias")
 
     return o.ctx.emit_te(causal_bias, [queries, keys])
@@ -154,7 +152,7 @@ def rotary_embedding(o: Operators, node: Node) -> Value:
     rank = o.ctx.rank(x)
     batch, length = o.shape(x)[0], o.shape(x)[1 if rank == 3 else 2]
     if o.ctx.rank(positions) == 1:
-        steps = o("Add", _range(o, length), o.cast(positions, "int64"))
+        steps = o("Add", o.range(length), o.cast(positions, "int64"))
         positions = o("Expand", o("Unsqueeze", steps, o.ints([0])), o.ints([batch, length]))
     width = 2 * o.shape(node.data(2))[1]
     heads = node.attr("num_heads", 0) or (o.shape(x)[2] // width if rank == 3 else None)

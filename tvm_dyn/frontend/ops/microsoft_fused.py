@@ -79,8 +79,7 @@ def embed_layer_norm(o: Operators, node: Node) -> list[Value | None]:
     batch, length = o.shape(ids)
     positions = node.input(8)
     if positions is None:
-        bounds = [o.reshape(o.ints([v]), []) for v in (0, length, 1)]
-        positions = o("Unsqueeze", o("Range", *bounds), o.ints([0]))
+        positions = o("Unsqueeze", o.range(length), o.ints([0]))
     total = o("Add", o("Gather", words, ids), o("Gather", places, positions))
     if segments is not None and kinds is not None:
         total = o("Add", total, o("Gather", kinds, segments))

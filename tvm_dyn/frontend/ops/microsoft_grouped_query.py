@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 from tvm import te, tirx
 
 from tvm_dyn.errors import UnsupportedOperatorError
 from tvm_dyn.frontend.composition import Operators, composed
 from tvm_dyn.frontend.extents import maximum, prim
 from tvm_dyn.frontend.node import Node
+from tvm_dyn.frontend.ops.microsoft_attention import LOWEST, join_heads, split_heads
 from tvm_dyn.frontend.value import Value
-
-_LOWEST = float(np.finfo("float32").min)
 
 
 @composed("GroupQueryAttention", domain="com.microsoft")
@@ -36,7 +34,7 @@ def group_query_attention(o: Operators, node: Node) -> list[Value]:
     old = _held(o, node.data(5), length, total)
     if node.attr("do_rotary", 0):
         q, k = (_rotated(o, node, part, old, length, count) for part, count in ((q, heads), (k, groups)))
-    q, k, v = (_in_heads(o, part, count) for part, count in ((q, heads), (k, groups), (v, groups)))
+    q, k, v = (split_heads(o, part, count) for part, count in ((q, heads), (k, groups), (v, groups)))
     k, v = (_stored(o, old, node.data(n), part, total) for n, part in ((3, k), (4, v)))
     return [_attend(o, node, q, (k, v), old), k, v]
 
@@ -65,19 +63,13 @@ def _held(o: Operators, lengths: Value, length: Any, total: Any) -> Value:
 def _rotated(o: Operators, node: Node, x: Value, old: Value, length: Any, heads: int) -> Value:
     positions = node.input(9)
     if positions is None:
-        steps = o("Range", *(o.reshape(o.ints([v]), []) for v in (0, length, 1)))
-        positions = o("Add", o("Unsqueeze", old, o.ints([1])), steps)
+        positions = o("Add", o("Unsqueeze", old, o.ints([1])), o.range(length))
     tables = node.data(7), node.data(8)
     width = 2 * o.shape(tables[0])[1]
     size = o.shape(x)[2] // heads
     partial = width if width != size else None
     attrs = {"interleaved": node.attr("rotary_interleaved", 0), "rotary_embedding_dim": partial}
     return o("RotaryEmbedding", x, *tables, o.cast(positions, "int64"), num_heads=heads, **attrs)
-
-
-def _in_heads(o: Operators, x: Value, heads: int) -> Value:
-    batch, length, width = o.shape(x)
-    return o("Transpose", o.reshape(x, [batch, length, heads, width // heads]), perm=[0, 2, 1, 3])
 
 
 def _stored(o: Operators, old: Value, past: Value, new: Value, total: Any) -> Value:
@@ -100,7 +92,7 @@ def _stored(o: Operators, old: Value, past: Value, new: Value, total: Any) -> Va
 
 
 def _attend(o: Operators, node: Node, q: Value, cache: tuple[Value, Value], old: Value) -> Value:
-    batch, heads, length, size = o.shape(q)
+    _, heads, length, size = o.shape(q)
     groups, room = o.shape(cache[0])[1:3]
     scale = node.attr("scale", 0.0) or 1 / math.sqrt(size)
     k, v = (_repeated(o, part, heads // groups) for part in cache)
@@ -110,8 +102,7 @@ def _attend(o: Operators, node: Node, q: Value, cache: tuple[Value, Value], old:
     if node.input(10) is not None:
         scores = o("Add", scores, node.data(10))
     scores = o("Add", scores, o.cast(_visible(o, old, length, room, node.attr("local_window_size", -1)), q.dtype))
-    result = o("MatMul", o("Softmax", scores, axis=-1), v)
-    return o.reshape(o("Transpose", result, perm=[0, 2, 1, 3]), [batch, length, heads * size])
+    return join_heads(o, o("MatMul", o("Softmax", scores, axis=-1), v))
 
 
 def _repeated(o: Operators, x: Value, times: int) -> Value:
@@ -129,7 +120,7 @@ def _visible(o: Operators, old: Value, length: Any, room: Any, window: int) -> V
         def at(b: Any, _: Any, i: Any, j: Any) -> Any:
             last = held(b) + i
             seen = tirx.all(j <= last, j > last - window) if window > 0 else j <= last
-            return tirx.Select(seen, tirx.const(0.0, "float32"), tirx.const(_LOWEST, "float32"))
+            return tirx.Select(seen, tirx.const(0.0, "float32"), tirx.const(LOWEST, "float32"))
 
         return te.compute(extents, at, name="visible")
 

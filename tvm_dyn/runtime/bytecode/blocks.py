@@ -74,4 +74,5 @@ def internal(name: str, params: list[Var], body: Stmt) -> PrimFunc:
 
 
 def call_function(function: GlobalVar, *args: Expr) -> Stmt:
+    """A call for what it does."""
     return tirx.Evaluate(Call(function, list(args), ret_ty=PrimType("void")))

@@ -24,6 +24,7 @@ ENTRY = "tvm_dyn_bytecode"
 
 
 def default_folder() -> Path:
+    """Where interpreters lie unless another folder is named."""
     return Path.home() / ".cache" / "tvm_dyn" / "bytecode"
 
 

@@ -60,6 +60,7 @@ def mnemonic(name: str, dtype: str, form: str = "") -> str:
 
 
 def cast_mnemonic(source: str, target: str) -> str:
+    """What the opcode that converts between two dtypes is called."""
     return f"cast.{SHORT[source]}.{SHORT[target]}"
 
 
@@ -79,11 +80,13 @@ def _is_nan(x: Any) -> Any:
 
 
 def maximum(a: Any, b: Any) -> Any:
+    """The larger one, NaN where either is."""
     larger = _choose(a > b, a, b)
     return _choose(_is_nan(a), a, larger) if "float" in str(a.ty) else larger
 
 
 def minimum(a: Any, b: Any) -> Any:
+    """The smaller one, NaN where either is."""
     smaller = _choose(a < b, a, b)
     return _choose(_is_nan(a), a, smaller) if "float" in str(a.ty) else smaller
 

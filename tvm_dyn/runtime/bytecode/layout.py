@@ -67,17 +67,23 @@ class Record(IntEnum):
 
 
 class Launch(IntEnum):
+    """Words of a launch: the number of its waves, then the waves, one behind the other."""
+
     WAVES = 0
     FIRST = 1
 
 
 class Wave(IntEnum):
+    """Words of a wave: the numbers of its segments and tasks, then the segments, one behind the other."""
+
     SEGMENTS = 0
     TASKS = 1
     FIRST = 2
 
 
 class Segment(IntEnum):
+    """Words of a program in a wave: where its code, shape and addresses are, and its units of work."""
+
     CODE = 0
     SHAPE = 1
     BASES = 2

@@ -50,6 +50,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
+    """What a fused group computes: values are numbered, inputs first, then constants, then the result of each step.
+
+    constants: (number, dtype). outputs: the numbers of the values that leave the group.
+    """
+
     inputs: tuple[Operand, ...]
     constants: tuple[tuple[float | int, str], ...]
     steps: tuple[Step, ...]
